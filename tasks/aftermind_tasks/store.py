@@ -132,7 +132,7 @@ async def _numbered(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> Sequenc
         return claimed
     try:
         floor, last = await runtime.db.generation_floor(), await runtime.db.generation()
-        _, begun = await runtime.pending.of(claimed[0].owner).raise_generation(last, begun=floor)
+        _, begun = await runtime.pending.shard_of(claimed[0].owner).raise_generation(last, begun=floor)
     except errors.Unavailable as exc:
         log.warning("turns wait for their generation", extra={"turns": len(claimed), "error": str(exc)})
         await _release(runtime, claimed, after=retry_policy.OUTAGE_PAUSE, counts=False)
@@ -324,9 +324,11 @@ async def _release(runtime: Runtime, claimed: Sequence[ClaimedTurn], *, after: t
     if runtime.pending is None or not claimed:
         return
     try:
-        await runtime.pending.of(claimed[0].owner).release(
+        await runtime.pending.shard_of(claimed[0].owner).release(
             [one.job_id for one in claimed], token=claimed[0].token, after=after, counts=counts
         )
     except errors.RedisUnavailable as exc:
         log.warning("turns not handed back", extra={"turns": len(claimed), "error": str(exc)})
-        runtime.returns.turns(runtime.pending.of(claimed[0].owner), [one.job_id for one in claimed], claimed[0].token)
+        runtime.returns.turns(
+            runtime.pending.shard_of(claimed[0].owner), [one.job_id for one in claimed], claimed[0].token
+        )

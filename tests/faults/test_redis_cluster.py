@@ -158,7 +158,7 @@ async def test_a_cluster_is_served_by_users_with_the_rights_of_their_roles(clust
                     client.execute_command("ACL", "SETUSER", user.name, *user.rules(f"of-{name}"))
         agent, worker = (open_pending(links[name], links[name].keys(prefix)) for name in ("agent", "worker"))
         await run_all(load(*shard) for shard in split_shards(links["worker"], links["worker"].keys(prefix)))
-        shard = agent.of(turn.scope)
+        shard = agent.shard_of(turn.scope)
 
         [accepted] = await shard.accept([offer(turn)], limits=ROOMY)
         read = await agent.read(turn.scope.owner, limit=10)

@@ -24,7 +24,7 @@ async def deliver(
     """Raise the generation in Redis and remove the turns that the tombstone covers; returns their number, including
     those already `gone`. Their receipts report `forgotten`. A repetition changes nothing.
     """
-    await settle_generation(db, pending.of(stone.owner))
+    await settle_generation(db, pending.shard_of(stone.owner))
     removed = [*gone, *await pending.forget(stone)]
     async with db.transaction(namespace=stone.owner.namespace) as tx:
         await ledger.record_forgotten(tx, stone.owner, removed)
@@ -50,7 +50,7 @@ async def deliver_all(
         waiting = await store.undelivered(tx, namespace)
     delivered = 0
     for stone in waiting:
-        shard = pending.of(stone.owner)
+        shard = pending.shard_of(stone.owner)
         if shard in away:
             continue
         try:

@@ -83,7 +83,7 @@ async def forget(parts: Parts, asked: Tombstone) -> Forgot:
     owner = asked.owner
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
-            await erasure_delivery.settle_generation(parts.db, parts.pending.of(owner))
+            await erasure_delivery.settle_generation(parts.db, parts.pending.shard_of(owner))
     known = parts.generation.known or 0
 
     async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:

@@ -327,7 +327,7 @@ class _Move:
         _, begun = await here.raise_generation()
         known: dict[JobId, Offer] = {}
         while True:
-            offers, since_ms = await here.list_of(self._namespace, begun=begun or 0)
+            offers, since_ms = await here.list_namespace(self._namespace, begun=begun or 0)
             new = [offer for offer in offers if offer.turn.job_id not in known]
             for start in range(0, len(new), SCRIPT_TURNS):
                 await there.accept(new[start : start + SCRIPT_TURNS], limits=_NO_LIMITS)

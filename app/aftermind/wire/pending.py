@@ -94,7 +94,7 @@ class Pending:
         """Watermarks and epochs that could not be read, since the start."""
         return self._malformed
 
-    def of(self, owner: Scope) -> "Pending":
+    def shard_of(self, owner: Scope) -> "Pending":
         """The shard that has the owner's turns; of a single server itself."""
         return self
 
@@ -330,7 +330,7 @@ class Pending:
 
     # the move of a tenant to another database
 
-    async def list_of(self, namespace: str, *, begun: int) -> tuple[list[Offer], int]:
+    async def list_namespace(self, namespace: str, *, begun: int) -> tuple[list[Offer], int]:
         """Every pending turn of a namespace, the oldest first, and the time of Redis before they were read, in ms.
 
         `begun` is the generation of turns that were accepted before Redis had any. For operators: it reads the owner of

@@ -23,13 +23,13 @@ def open_pending(link: RedisLink, keys: Keys, generation: Generation | None = No
 
 
 class PendingShards(Pending):
-    """The shards of one Redis Cluster. Turns are claimed and returned by shard: see `shards`, `of`."""
+    """The shards of one Redis Cluster. Turns are claimed and returned by shard: see `shards`, `shard_of`."""
 
     def __init__(self, link: RedisLink, keys: Keys, generation: Generation | None = None) -> None:
         super().__init__(link, keys, generation)
         self.shards = tuple(Pending(*shard, self.generation) for shard in split_shards(link, keys))
 
-    def of(self, owner: Scope) -> Pending:
+    def shard_of(self, owner: Scope) -> Pending:
         return self.shards[shard_number(owner)]
 
     @property
@@ -51,10 +51,10 @@ class PendingShards(Pending):
         return placed, conflicts
 
     async def read(self, owner: Scope, *, limit: int, skip: int = 0) -> PendingRead:
-        return await self.of(owner).read(owner, limit=limit, skip=skip)
+        return await self.shard_of(owner).read(owner, limit=limit, skip=skip)
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
-        return await self.of(stone.owner).forget(stone)
+        return await self.shard_of(stone.owner).forget(stone)
 
     async def settle(
         self, ids: Sequence[JobId], *, watermark: Watermark | None, owners: Iterable[Scope] = ()
