@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,19 @@ async def test_what_one_process_forgets_is_gone_in_the_others(url: str, tmp_path
         assert "heliotrope" not in (await there.recall("code word", user_id="alice")).text
         assert (await there.verify_erasure("heliotrope", user_id="alice")).places[0].owned == 0
         assert "heliotrope" in (await there.recall("code word", user_id="bob")).text
+
+
+async def test_processes_open_a_store_while_others_create_it_and_write_to_it(url: str, tmp_path: Path) -> None:
+    async with AsyncExitStack() as opened:
+
+        async def remember(number: int) -> None:
+            await asyncio.sleep(number * 0.03)
+            memory = await opened.enter_async_context(memory_at(url, tmp_path))
+            for turn in range(2):
+                receipt = await memory.remember(f"turn {turn}", user_id=f"u{number}")
+                await receipt.stored(timeout=PATIENCE_SECONDS)
+
+        await asyncio.gather(*(remember(number) for number in range(6)))
 
 
 async def test_a_subscriber_hears_events_of_another_process(url: str, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -19,7 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch, PartitionChange, Snapshot, StoreState
-from aftermind.db.record_store_journals.sql_connections import Connection, Mode, Server, SqliteFile
+from aftermind.db.record_store_journals.sql_connections import Connection, Mode, Parameters, Server, SqliteFile
 
 DIALECTS = ("postgresql", "cockroachdb")
 KEPT_VERSIONS = 4_096  # for which deleted keys are kept
@@ -187,16 +188,23 @@ class SqlJournal:
         return version, holder, waiting, floor
 
     def _create(self) -> None:
-        def work(on: Connection) -> None:
+        def begin(on: Connection) -> bool:
             self._at.check(on)
-            for statement in (*_TABLES, *_INDEXES):
-                on.execute(statement)
-            on.execute(_BEGIN, {"partition": self.shared, "version": 0})
+            for table in _TABLES:
+                on.execute(table)
+            return on.execute(_STATE, {"p": self.shared}).fetchone() is not None
 
         try:
-            self._at.run(work, Mode.SYNCED)
+            is_complete = self._at.run(begin, Mode.SYNCED)
         except (sa.exc.IntegrityError, sa.exc.ProgrammingError):  # another process creates them at the same time
-            self._at.run(work, Mode.SYNCED)
+            is_complete = self._at.run(begin, Mode.SYNCED)
+        if is_complete:
+            return
+        # One transaction each: an index that exists locks its table, too, and a process that already writes locks both
+        # tables in the other order. The row is last: it shows that all is there.
+        for index in _INDEXES:
+            self._at.run(partial(_execute, index, {}), Mode.SYNCED)
+        self._at.run(partial(_execute, _BEGIN, {"partition": self.shared, "version": 0}), Mode.SYNCED)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -236,6 +244,10 @@ def _parse(url: str) -> sa.URL:
         why = f"the dialects are {', '.join(DIALECTS)}: it needs their INSERT … ON CONFLICT. SQLite is 'sqlite:FILE'."
         raise errors.InvalidSettings("url", f"sql+{parsed.drivername}", why)
     return parsed
+
+
+def _execute(statement: sa.Executable, parameters: Parameters, on: Connection) -> None:
+    on.execute(statement, parameters)
 
 
 def _changes(on: Connection, name: str, since: int, floor: int) -> PartitionChange:
