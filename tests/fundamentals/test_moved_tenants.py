@@ -105,6 +105,14 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
     purged = await memory.tenants.purge(ACME, database="default")
 
     assert purged.rows > 0
+    trail = [(str(each.action), dict(each.detail)) for each in await memory.audit.list(namespace=ACME)]
+    assert trail[-3:] == [
+        ("move", {"to": "eu", "step": "begun"}),
+        ("move", {"from": "default", "step": "ended"}),
+        ("erase", {"left database": "default"}),
+    ]
+    (report,) = await memory.audit.verify(namespace=ACME)
+    assert report.is_whole, report.faults
     assert await psql_async(databases["default"].admin_url, COUNT) == "0|0"
     assert "Oslo" in (await memory.recall("Where do I live?", user_id=USER, namespace=ACME)).text
     async with Memory(settings=copied(settings)) as fresh:

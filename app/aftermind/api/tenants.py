@@ -11,7 +11,7 @@ Steps of a move, each of which a repeated call continues:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from time import monotonic
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import JobId, Scope
+from aftermind.types import JobId, Json, Scope
+from aftermind.types.audit import Action
 from aftermind.types.scope import owner_from_columns
 from aftermind.types.tenant_move import PurgedTenant, TenantMove
 from aftermind.wire.pending import SCRIPT_TURNS, Offer, PendingLimits
@@ -91,10 +92,17 @@ class Tenants:
             if state != "moved" or other is None:
                 why = f"namespace {namespace!r} has not been moved to another database, so nothing is deleted."
                 raise errors.InvalidSettings("database", database, why)
-            async with _open_end(self._parts(other), namespace) as there:
-                if (await there.state())[0] in ("incoming", "arrived"):
+            for _ in self._settings.database_names:  # it may have moved on from there
+                async with _open_end(self._parts(other), namespace) as there:
+                    at, further = await there.state()
+                if at in ("incoming", "arrived"):
                     why = f"the move of {namespace!r} to {other!r} has not ended. Run it again."
                     raise errors.InvalidSettings("database", database, why)
+                if at != "moved" or further is None:
+                    break
+                other = further
+            self._settings.follow_move(namespace, other)
+            await _audit(self._parts(other), namespace, Action.ERASE, {"left database": database})
             return PurgedTenant(namespace=namespace, database=database, rows=await left.delete())
 
     def _check(self, namespace: str, to: str) -> str:
@@ -132,6 +140,8 @@ class Tenants:
                 source = await opened.enter_async_context(_open_end(self._parts(source_name), namespace))
                 at, further = await source.state()
                 if at != "moved" or further in (None, to):
+                    if self._settings.database_for(namespace) != source_name and at != "moved":
+                        self._settings.follow_move(namespace, source_name)  # an earlier one, unknown to this process
                     yield _Move(self._settings, self._parts(source_name), source, self._parts(to), target)
                     return
                 source_name = str(further)
@@ -189,6 +199,7 @@ class _Move:
         await self._source.cancel()
         await self._target.delete()
         await self._target.cancel()
+        await _audit(self._from, self._namespace, Action.MOVE, {"to": self._target.database, "step": "aborted"})
 
     async def _lock(self) -> None:
         """Until both connections end. An abort deletes the copy, so it must not run during a move."""
@@ -215,6 +226,7 @@ class _Move:
         await self._target.set_state(tenant_moves.INCOMING, self._source.database)
         await self._target.pause_jobs()
         if state is None:
+            await _audit(self._from, self._namespace, Action.MOVE, {"to": self._target.database, "step": "begun"})
             await self._source.set_state(tenant_moves.COPYING, self._target.database)
         await asyncio.sleep(PAUSE_SEEN_SECONDS)
 
@@ -312,11 +324,14 @@ class _Move:
 
     async def _serve(self) -> None:
         state, other = await self._target.state()
-        if state == "arrived" and other == self._source.database:
+        is_new = state == "arrived" and other == self._source.database
+        if is_new:
             await self._target.serve(copied=self._source)
         # What a Redis that has lost the switch accepted since, and turns that were handed over before it.
         await self._forward()
         self._settings.follow_move(self._namespace, self._target.database)
+        if is_new:
+            await _audit(self._to, self._namespace, Action.MOVE, {"from": self._source.database, "step": "ended"})
         self.on_step(f"served by {self._target.database!r}")
 
     async def _forward(self) -> None:
@@ -344,6 +359,13 @@ def owner_url(parts: "Parts") -> str:
     url = parts.settings.migrator_url or parts.settings.database_url
     assert url is not None  # a map names the database of each entry
     return url.get_secret_value()
+
+
+async def _audit(parts: "Parts", namespace: str, action: Action, detail: Mapping[str, Json]) -> None:
+    assert parts.trail is not None  # databases of a map have one
+    async with parts.db.transaction(namespace=namespace) as tx:
+        await parts.trail.append(tx, namespace, action, detail=detail)
+    await parts.trail.anchor()
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from aftermind.types.message import Json
 
 
 class Action(StrEnum):
-    """The audited action: memory read, exported, edited or erased; jobs replayed or discarded; keys changed; or a
-    retention policy changed.
+    """The audited action: memory read, exported, edited or erased; jobs replayed or discarded; keys changed; a
+    retention policy changed; or the tenant moved to another database.
     """
 
     READ = "read"
@@ -23,6 +23,7 @@ class Action(StrEnum):
     DISCARD = "discard"
     KEYS = "keys"
     POLICY = "policy"
+    MOVE = "move"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
