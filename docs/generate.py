@@ -246,7 +246,7 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "history, export, erasure": ("yes",),
     "jobs are tried again, and are dead letters after the last attempt": ("yes",),
     "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 5, "no: it is memory"),
-    "several processes": ("yes", "yes, on one host", "yes", *(ONE_PROCESS,) * 3, "no: it is memory"),
+    "several processes": ("yes", "yes, on one host", "yes", ONE_PROCESS, "yes", ONE_PROCESS, "no: it is memory"),
     "read replicas, Celery workers": ("yes", "no: jobs run in the processes that open it"),
     "`verify-erasure`": ("yes", "rows, and the vector index"),
     "dead letters listed and discarded": ("yes",),

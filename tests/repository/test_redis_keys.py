@@ -61,7 +61,7 @@ def test_no_lua_file_spells_a_key() -> None:
 
 def test_each_lua_file_is_called_by_a_role() -> None:
     """What a Redis user may do follows from the Lua files of its role: a file in no list would be refused to all."""
-    lua = {path.stem for path in Path(aftermind.__file__).parent.rglob("*.lua")} - set(script.SHARED)
+    lua = {path.stem for path in Path(aftermind.__file__).parent.joinpath("wire").rglob("*.lua")} - set(script.SHARED)
     roles = {*acl._AGENT_SCRIPTS, *acl._WEB_SCRIPTS, *acl._WORKER_SCRIPTS, *acl._OPERATOR_SCRIPTS}
 
     assert lua == roles

@@ -21,7 +21,7 @@ CODEC = make_codec()
 JOURNALS: Mapping[str, Callable[[Path, Callable[[str], Any]], AnyJournal]] = {
     "sqlite": lambda folder, _: SqlJournal(path=folder / "memory.db", shared=SHARED_NAME),
     "json": lambda folder, _: FileJournal(folder / "memory"),
-    "redis": lambda _, fixture: RedisJournal(fixture("redis_url"), Keys().journal),
+    "redis": lambda _, fixture: RedisJournal(fixture("redis_url"), Keys().journal, shared=SHARED_NAME),
     "sql": lambda _, fixture: SqlJournal(sql_url(fixture("database")).removeprefix("sql+"), shared=SHARED_NAME),
 }
 

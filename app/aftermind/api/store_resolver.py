@@ -96,7 +96,7 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> AnyJournal | 
     if scheme in REDIS:
         from aftermind.db.record_store_journals.redis import RedisJournal  # redis-py: loaded only for such a store
 
-        return RedisJournal(url, Keys(key_prefix).journal)
+        return RedisJournal(url, Keys(key_prefix).journal, shared=SHARED_NAME)
     if scheme in MONGODB:
         extras.require("pymongo", "a store in MongoDB")
         from aftermind.db.record_store_journals.mongodb import MongoJournal

@@ -244,10 +244,12 @@ class Keys:
         return f"{self.prefix}{name}"
 
     def journal(self, part: str) -> str:
-        """Keys of a `redis://` store, in one hash slot. Its process writes and reads them; no TTL.
+        """Keys of a `redis://` store, in one hash slot. Its processes write and read them; no TTL.
 
-        `owner`: STRING, the name of the connection that opened it. `openings`: STRING, their number. `partitions`: SET
-        of names. `rows:NAME`, `order:NAME`: HASH of rows, and the order of their insertion, by table and key.
+        `state`: HASH: version, holder (the process that may write), waiting (one that asks for its turn), places (rows
+        that were inserted). `versions`, `erasures`: ZSET of partitions by the version of their last change or erasure.
+        Of each partition, by table and key: `rows:NAME`: HASH of rows. `order:NAME`: HASH of the order of insertion.
+        `changed:NAME`: ZSET of the last versions, deleted rows included.
         """
         return f"{self.prefix}{{journal}}:{part}"
 

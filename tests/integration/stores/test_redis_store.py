@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from aftermind import Memory, Settings, errors
+from aftermind.wire.redis_keys import Keys
 from tests.support.valkey import Valkey, running_valkey
 
 NOWHERE = "redis://127.0.0.1:1/0"  # port 1: refused
@@ -56,17 +57,22 @@ async def test_what_was_accepted_outlives_a_killed_redis(valkey: Valkey, tmp_pat
         assert await texts(memory) == ["before", "after"]
 
 
-async def test_a_process_whose_store_was_opened_by_another_cannot_write(valkey: Valkey, tmp_path: Path) -> None:
-    async with memory_at(valkey.url, tmp_path) as first:
-        await (await first.remember("first", user_id="alice")).stored(timeout=30)
-        with redis.Redis.from_url(valkey.url) as client:
-            client.client_kill_filter(_type="normal", skipme=True)  # as a network fault
-        async with memory_at(valkey.url, tmp_path) as second:
-            with pytest.raises(errors.StoreInUse):
-                await first.remember("refused", user_id="alice")
+async def test_processes_whose_connections_were_cut_continue(valkey: Valkey, tmp_path: Path) -> None:
+    async with memory_at(valkey.url, tmp_path) as first, memory_at(valkey.url, tmp_path) as second:
+        for text, memory in (("one", first), ("two", second), ("three", first)):
+            with redis.Redis.from_url(valkey.url) as client:
+                client.client_kill_filter(_type="normal", skipme=True)  # as a network fault
+            await (await memory.remember(text, user_id="alice", idempotency_key=text)).stored(timeout=30)
 
-            await (await second.remember("second", user_id="alice")).stored(timeout=30)
-            assert await texts(second) == ["first", "second"]
+        assert await texts(first) == await texts(second) == ["one", "two", "three"]
+
+
+async def test_keys_of_the_former_format_are_refused(valkey: Valkey, tmp_path: Path) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.sadd(Keys().journal("partitions"), "name")
+
+    with pytest.raises(errors.InvalidSettings, match="Name another"):
+        await memory_at(valkey.url, tmp_path).remember("refused", user_id="alice")
 
 
 async def test_prefixes_separate_stores_of_one_redis(valkey: Valkey, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.citus import citus_store
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
-@pytest.fixture(params=["sqlite", *(pytest.param(each, marks=pytest.mark.long) for each in ("sql", "citus"))])
+@pytest.fixture(params=["sqlite", "redis", *(pytest.param(each, marks=pytest.mark.long) for each in ("sql", "citus"))])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "citus":
         return citus_store()

@@ -34,6 +34,7 @@ URLS: Mapping[str, Callable[[Path, Callable[[str], Any]], str]] = {
 }
 SHARED_URLS: Mapping[str, Callable[[Path, Callable[[str], Any]], str]] = {
     "sqlite": URLS["sqlite"],
+    "redis": URLS["redis"],
     "sql": lambda _, fixture: sql_url(fixture("database")),
 }
 REFUSED = 17  # exit code

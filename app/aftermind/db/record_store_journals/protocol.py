@@ -110,9 +110,6 @@ class SharedJournal(Protocol):
     def close(self) -> None:
         """Give back the connections."""
 
-    def abandon(self) -> None:
-        """Leave the connections to the parent process of this one, untouched."""
-
 
 AnyJournal = Journal | SharedJournal
 
