@@ -21,7 +21,7 @@ from sqlalchemy import text
 from aftermind import Memory, Message
 from aftermind.db import migrate
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.postgres_transaction import pg
 from aftermind.events.inmemory import LocalBus
 from aftermind.ledger.inmemory.ledger import InMemoryLedger

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         ToolReturned,
         block_tools,
     )
+    from aftermind.agent.run_context import RunContext, get_run_context
     from aftermind.api.checkpoints import Checkpoint
     from aftermind.api.context_window import ContextWindow
     from aftermind.api.encryption import EncryptionResult
@@ -42,7 +43,6 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.memory import Memory
     from aftermind.recall import Candidates, RecallOptions
     from aftermind.receipt import Receipt, ReceiptStatus
-    from aftermind.run_context import RunContext, get_run_context
     from aftermind.settings import Settings
     from aftermind.stores.protocol import SessionInfo, UserInfo
     from aftermind.types import (
@@ -150,7 +150,7 @@ _HOMES = {
     "aftermind.memory": ("Memory",),
     "aftermind.recall": ("Candidates", "RecallOptions"),
     "aftermind.receipt": ("Receipt", "ReceiptStatus"),
-    "aftermind.run_context": ("RunContext", "get_run_context"),
+    "aftermind.agent.run_context": ("RunContext", "get_run_context"),
     "aftermind.settings": ("Settings",),
     "aftermind.stores.protocol": ("SessionInfo", "UserInfo"),
     "aftermind.types": (

@@ -36,7 +36,7 @@ from aftermind.api.instrumentation import Instrument
 from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
-from aftermind.api.outboxes import Accept
+from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.api.ranking import Ranking
 from aftermind.api.reindex import Reindexed
 from aftermind.api.retention.policies import Retention

@@ -16,7 +16,7 @@ from aftermind.facts.reextraction_diff import redo
 from aftermind.ledger.replay_overrides import check_options, has_options
 from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, Extractor
-from aftermind.llm.rate_limit import unreported
+from aftermind.llm.rate_limit_and_circuit_breaker import unreported
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import extraction_call

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events import inmemory
 from aftermind.events.bus import EventBus

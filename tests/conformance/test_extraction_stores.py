@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.postgres import PostgresStore

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger

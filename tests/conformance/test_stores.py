@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from aftermind import errors
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.stores.inmemory import InMemoryStore

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from aftermind import Memory, Settings, errors
-from aftermind.api.outboxes import Accept
+from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking.vectors import Matrix
 from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken, Scope, Turn

@@ -16,7 +16,7 @@ import pymongo
 import pytest
 
 from aftermind import Memory, errors
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals import mongodb
 from aftermind.db.record_store_journals.mongodb import MongoJournal
 from aftermind.integrations.upsonic_parameters import PARAMETERS

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from aftermind.freshness import replica_lease
+from aftermind.freshness import replica_read_lease
 from aftermind.indexes import client
 from aftermind.recall import pending_candidates, pipeline, query_embeddings
 
@@ -21,7 +21,7 @@ def test_every_reason_is_explained_and_every_explained_reason_exists() -> None:
     given = {
         *_texts(pipeline, _is_append),
         *_texts(pending_candidates, _is_append, within="gaps"),
-        *_texts(replica_lease, lambda node: isinstance(node, ast.keyword) and node.arg == "doubt"),
+        *_texts(replica_read_lease, lambda node: isinstance(node, ast.keyword) and node.arg == "doubt"),
         *_texts(query_embeddings, _is_second_result, within="vector"),
         *_texts(client, _is_second_result, within="search"),
     }

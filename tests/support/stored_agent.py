@@ -12,7 +12,7 @@ import signal
 import sys
 
 from aftermind import Memory, errors
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.outbox.factory import make_publisher, remember_link
-from aftermind.outbox.publisher import Publisher
+from aftermind.outbox.publish_or_spool import Publisher
 from aftermind.settings import Settings
 from aftermind.types import LeaseToken, Message, Scope, Turn
 from aftermind.types.message import new_ids

@@ -13,12 +13,12 @@ from aftermind import errors
 from aftermind.agent.function_tools import Function, Tool, collect
 from aftermind.agent.memory_hooks import Remembering
 from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
+from aftermind.agent.run_context import RunContext, running
 from aftermind.api import blocking_portal, turn_builder
 from aftermind.events.types import MemoryEvent
 from aftermind.llm.protocols import ChatModel, ChatReply, Usage
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
-from aftermind.run_context import RunContext, running
 from aftermind.settings import Settings
 from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE

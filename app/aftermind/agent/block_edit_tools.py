@@ -5,8 +5,8 @@ from typing import Any, TypedDict
 
 from aftermind import errors
 from aftermind.agent.function_tools import Tool
+from aftermind.agent.run_context import get_run_context
 from aftermind.memory import Memory
-from aftermind.run_context import get_run_context
 
 
 class _Whose(TypedDict):

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 from aftermind import errors
 from aftermind.api.services import Parts
 from aftermind.ledger.protocol import Backlog
-from aftermind.llm.rate_limit import ProviderState
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import Settings

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from aftermind import errors
 from aftermind.api.reembed import Searches
-from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction
+from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger, jobs_table
 from aftermind.ledger.reembed_jobs import TARGET
 from aftermind.ranking.tokenizer import LanguageFor

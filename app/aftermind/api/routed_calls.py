@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from aftermind import errors
 from aftermind.api.health import Component, Health, Waiting, Work
 from aftermind.database_map import DEFAULT
-from aftermind.outbox.publisher import ORPHANS_SECONDS
+from aftermind.outbox.publish_or_spool import ORPHANS_SECONDS
 from aftermind.types.api_key import ApiKey
 from aftermind.types.job_admin import JobCount, MetricSample, StageLatency
 from aftermind.types.replay import DeadGroup

@@ -9,7 +9,7 @@ from aftermind.api.audit import Audit
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
-from aftermind.api.outboxes import Outboxes
+from aftermind.api.outbox_per_accept_mode import Outboxes
 from aftermind.api.reembed import Reembeddings
 from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
@@ -24,7 +24,7 @@ from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
-from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import Confirm, News
 from aftermind.settings import Settings

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from aftermind.db import webhook_deliveries_inmemory as rows
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.events.types import MemoryEvent
 from aftermind.outbox.single_task import OneTask
 from aftermind.settings import Settings

@@ -15,7 +15,7 @@ from aftermind.api.audit_anchors import witnesses
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
-from aftermind.api.outboxes import Accept, Outboxes
+from aftermind.api.outbox_per_accept_mode import Accept, Outboxes
 from aftermind.api.record_tables import make_codec
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_inprocess import InProcessVectors
@@ -31,7 +31,7 @@ from aftermind.db.database_protocol import Database, NoDatabase
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus

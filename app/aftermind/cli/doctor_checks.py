@@ -22,7 +22,7 @@ from aftermind.db import migrate, node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
-from aftermind.llm.rate_limit import ProviderState
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.settings import Settings
 from aftermind.types.job_admin import JobPause
 from aftermind.wire.process_registry import list_announced

@@ -19,7 +19,7 @@ from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.fit import Fitted, fit_namespace
 from aftermind.evaluation.run import Variant, evaluate, sampled
-from aftermind.evaluation.summary import ALL, Summary, summarise
+from aftermind.evaluation.score_comparison import ALL, Summary, summarise
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.settings import Settings

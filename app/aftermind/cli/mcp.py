@@ -49,7 +49,7 @@ def mcp(
         import uvicorn
 
         from aftermind.api import local_sign_in
-        from aftermind.cli.http_deadlines import protocol_class
+        from aftermind.cli.slow_client_timeouts import protocol_class
 
         is_closed = await memory.api_keys.any()
         address = host if is_closed or is_loopback(host) else LOOPBACK

@@ -36,7 +36,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
     extras.require("uvicorn", "`aftermind web`")
     import uvicorn
 
-    from aftermind.cli.http_deadlines import protocol_class
+    from aftermind.cli.slow_client_timeouts import protocol_class
 
     settings = Settings()
     _allow_sockets(settings.web_max_listeners)

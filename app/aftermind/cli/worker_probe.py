@@ -4,7 +4,7 @@ import asyncio
 import time
 from uuid import uuid4
 
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import JobId
 from aftermind.wire import queues
 from aftermind.wire.redis.client import RedisLink

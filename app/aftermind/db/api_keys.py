@@ -10,7 +10,7 @@ from sqlalchemy import Row, text
 from aftermind import errors
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database, Transaction
-from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.types.api_key import ApiKey, Right

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryTransaction
+from aftermind.db.inmemory_database import MemoryTransaction
 from aftermind.db.postgres_transaction import pg
 
 _IS_USED = text("SELECT aftermind.is_key_used(:what) AS used")  # with its owner's rights, so that it sees all tenants

@@ -10,7 +10,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.types import Json, Scope
 from aftermind.types.webhook import Delivery, Webhook, WebhookId

@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.measures import measure
 from aftermind.evaluation.run import find_evidence
-from aftermind.evaluation.summary import Difference, compare
+from aftermind.evaluation.score_comparison import Difference, compare
 from aftermind.memory import Memory
 from aftermind.ranking.fitted_coefficients import Models, to_json
 from aftermind.ranking.fitting import fit_models

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
-from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.events.deduplication import EarlyEvents
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json

@@ -2,7 +2,7 @@
 
 An effect's transaction writes a row (`add`), which is deleted once the watermark was raised. If the process ends in
 between, the row stays: the reconciler delivers it, and so does a recall before it trusts a replica
-(`freshness.replica_lease`).
+(`freshness.replica_read_lease`).
 """
 
 import asyncio

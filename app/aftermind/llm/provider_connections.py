@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from aftermind import extras
-from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.settings import Settings
 
 if TYPE_CHECKING:

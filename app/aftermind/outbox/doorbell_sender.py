@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from aftermind import errors
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.single_task import OneTask
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
-from aftermind.wire.doorbells import DoorbellQueues
+from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink

@@ -10,13 +10,13 @@ from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import InProcessQueue, Prepare, Tidy, load_work
 from aftermind.outbox.protocol import Outbox
-from aftermind.outbox.publisher import Publisher, Recorded
+from aftermind.outbox.publish_or_spool import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
 from aftermind.outbox.spool import Spool
 from aftermind.outbox.turn_acceptors import LedgerAcceptor, RedisAcceptor
@@ -24,7 +24,7 @@ from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.types import Turn
-from aftermind.wire.doorbells import DoorbellQueues
+from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys

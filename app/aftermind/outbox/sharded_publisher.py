@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from aftermind.outbox.protocol import Sent
-from aftermind.outbox.publisher import Publisher
+from aftermind.outbox.publish_or_spool import Publisher
 from aftermind.outbox.turn_positions import Positions
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone

@@ -2,7 +2,7 @@
 
 from aftermind.recall.pipeline import Candidates, Recall
 from aftermind.recall.query import Mode, Query, RecallOptions
+from aftermind.recall.replica_selection import ReadNode, Routing
 from aftermind.recall.reranker import Reranker
-from aftermind.recall.routing import ReadNode, Routing
 
 __all__ = ["Candidates", "Mode", "Query", "ReadNode", "Recall", "RecallOptions", "Reranker", "Routing"]

@@ -51,8 +51,8 @@ from aftermind.recall.query import Mode, Query
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
 from aftermind.recall.render import as_text, line_of
+from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
-from aftermind.recall.routing import Route, Routing
 from aftermind.settings import Settings
 from aftermind.stores import feedback
 from aftermind.stores.protocol import EpisodeFilter, Store

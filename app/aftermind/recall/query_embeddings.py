@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind import errors
-from aftermind.llm import rate_limit
+from aftermind.llm import rate_limit_and_circuit_breaker
 from aftermind.llm.protocols import Embedder, Prepares, embedder_identity
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity
@@ -151,7 +151,7 @@ class QueryVectors:
         stored = await self._stored(key)
         if stored is not None and len(stored) == identity.dimension:
             return self._cache(text, stored)
-        with rate_limit.early():
+        with rate_limit_and_circuit_breaker.early():
             vector = self._cache(text, (await embedder.embed([text]))[0])
         await self._store(key, vector)
         return vector

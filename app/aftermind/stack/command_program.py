@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from aftermind.stack import subprocesses
+from aftermind.stack import server_tools
 from aftermind.stack.models import Command, HealthCheck, Restart
 from aftermind.stack.program import Launch
 from aftermind.stack.run_as import dying_with_parent
@@ -57,7 +57,7 @@ class CommandProgram:
         if check is None:
             return None
         if check.argv:
-            done = await subprocesses.run(check.argv, timeout_seconds=check.timeout_seconds, env=self._environment())
+            done = await server_tools.run(check.argv, timeout_seconds=check.timeout_seconds, env=self._environment())
             return None if done.code == 0 else done.reason
         if check.ready_file:
             return None if _is_ready(check.ready_file) else "not ready yet"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import orphans, ports, subprocesses
+from aftermind.stack import orphans, ports, server_tools
 from aftermind.stack import saved_settings as names
 from aftermind.stack.models import Restart, StopOrder
 from aftermind.stack.program import Launch
@@ -94,7 +94,7 @@ class Cluster:
     async def probe(self) -> str | None:
         """Ask whether it takes connections."""
         argv = (str(self._programs / "pg_isready"), "-q", "-h", ports.LOOPBACK, "-p", str(self._port), "-t", "2")
-        code = (await subprocesses.run(argv, timeout_seconds=5, env=subprocesses.environment())).code
+        code = (await server_tools.run(argv, timeout_seconds=5, env=server_tools.environment())).code
         return {0: None, 1: "it is starting or stopping"}.get(code, "it does not answer")
 
     def launch(self, *, settings: Mapping[str, str], env: Mapping[str, str]) -> Launch:
@@ -104,7 +104,7 @@ class Cluster:
         # The identity first: a change of user would clear the death signal again.
         prefix = (*self._identity.prefix, *dying_with_parent("INT"))
         argv = (*prefix, str(self._programs / "postgres"), "-D", str(self._data), *flags)
-        return Launch(argv=argv, env={**subprocesses.environment(), **env}, cwd=self._folder.root)
+        return Launch(argv=argv, env={**server_tools.environment(), **env}, cwd=self._folder.root)
 
     def require_startable(self) -> None:
         """Check owner, version, port and stale pid file of a complete data folder."""
@@ -126,11 +126,11 @@ class Cluster:
 
     async def as_postgres(
         self, program: str, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = ""
-    ) -> subprocesses.Finished:
+    ) -> server_tools.Finished:
         """Run one of Postgres's programs under its identity."""
         argv = (*self._identity.prefix, *dying_with_parent("KILL"), str(self._programs / program), *arguments)
-        whole = {**subprocesses.environment(), **(env or {})}
-        return await subprocesses.run(
+        whole = {**server_tools.environment(), **(env or {})}
+        return await server_tools.run(
             argv, timeout_seconds=INITDB_TIMEOUT, env=whole, cwd=self._folder.root, stdin=stdin
         )
 
@@ -139,8 +139,8 @@ class Cluster:
         argv = (str(self._programs / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-h", ports.LOOPBACK)
         target = ("-p", str(port), "-U", names.SUPERUSER, "-d", database)
         login = {"PGPASSWORD": self._config.superuser_password, "PGCONNECT_TIMEOUT": "5"}
-        env = {**subprocesses.environment(), **login}
-        done = await subprocesses.run((*argv, *target), timeout_seconds=30, env=env, stdin=sql)
+        env = {**server_tools.environment(), **login}
+        done = await server_tools.run((*argv, *target), timeout_seconds=30, env=env, stdin=sql)
         if done.code != 0:
             raise StackError(self._name, done.reason, f"Its log: {self._folder.log(self._name)}")
         return done.output.strip()

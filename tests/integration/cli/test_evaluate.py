@@ -19,7 +19,7 @@ from aftermind.cli.evaluate import parse_assignments
 from aftermind.evaluation import questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.run import Variant, evaluate
-from aftermind.evaluation.summary import ALL, summarise
+from aftermind.evaluation.score_comparison import ALL, summarise
 from aftermind.recall import RecallOptions
 from tests.support.servers import Database
 from tests.support.workers import environment

@@ -6,7 +6,7 @@ from aftermind import errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
-from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.wire.redis.client import RedisLink

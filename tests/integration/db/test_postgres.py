@@ -12,7 +12,7 @@ from sqlalchemy import text
 from aftermind import errors
 from aftermind.db.database_protocol import Watermark
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Scope
 from tests.support.faults import frozen

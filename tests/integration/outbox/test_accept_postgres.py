@@ -15,7 +15,7 @@ from aftermind.events.bus import EventBus
 from aftermind.events.types import MemoryUpdateCompleted
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.outbox.factory import make_publisher, remember_link
-from aftermind.outbox.publisher import Publisher
+from aftermind.outbox.publish_or_spool import Publisher
 from aftermind.receipt import Receipt, StepState
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope, Turn

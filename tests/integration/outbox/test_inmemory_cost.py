@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.db.inmemory import SHARED, Rows, mem
+from aftermind.db.inmemory_database import SHARED, Rows, mem
 from aftermind.ledger.inmemory import ledger
 from aftermind.types import JobState
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
 from aftermind.wire.queues import EMBED, MAX_QUEUED_DOORBELLS, STORE, TASK, queue_arguments

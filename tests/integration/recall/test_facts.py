@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from aftermind.db.engine import PostgresDatabase
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question
 from aftermind.recall import Query, Recall, Routing

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import JobFilter, Memory, Settings, errors
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.ledger.inmemory import replays
 from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.protocol import Failure

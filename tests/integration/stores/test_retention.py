@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from aftermind import Memory, Message, Settings
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from tests.integration.stores.test_stored_memory import URLS, memory_at
 from tests.support.vector_index import ProcessIndex
 from tests.support.waiting import PATIENCE_SECONDS, wait_until

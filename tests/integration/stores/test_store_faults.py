@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Settings, errors
-from aftermind.db import inmemory
+from aftermind.db import inmemory_database as inmemory
 from aftermind.db.record_store_journals.protocol import Batch, StoreState
 from aftermind.db.record_store_journals.sql import SqlJournal
 from tests.support.waiting import PATIENCE_SECONDS

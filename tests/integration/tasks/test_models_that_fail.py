@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.llm.rate_limit import FAILURES
+from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
 from aftermind.wire.payloads import encode_turn

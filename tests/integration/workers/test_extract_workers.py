@@ -10,7 +10,7 @@ import pytest
 from aftermind import Memory, Message
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import JobKind, JobState
 from aftermind.wire import queues
 from tests.support.scripted_openai import scripted_openai

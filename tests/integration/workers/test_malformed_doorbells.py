@@ -15,7 +15,7 @@ import redis
 from kombu.connection import Connection
 
 from aftermind import Memory, Settings
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.stack.ports import choose
 from aftermind.types import JobId
 from aftermind.wire import queues

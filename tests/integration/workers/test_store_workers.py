@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from aftermind import Memory, Message
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.settings import Settings
 from aftermind.types import JobId
 from aftermind.wire import queues

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import timedelta
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.protocol import Unstored
 from aftermind.outbox.ledger_backlog_limits import LedgerLimits

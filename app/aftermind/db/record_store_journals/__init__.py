@@ -1,1 +1,1 @@
-"""Journals: where the tables of `db.inmemory` are written. `protocol.Journal` is what a store has to offer."""
+"""Journals: where the tables of `db.inmemory_database` are written. `protocol.Journal` is what a store has to offer."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.ledger.inmemory import records
 from aftermind.ledger.inmemory.ledger import jobs_table, put_record
 from aftermind.ledger.replay_protocol import check_note, matching_states

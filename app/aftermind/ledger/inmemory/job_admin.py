@@ -8,7 +8,7 @@ from operator import attrgetter
 from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.ledger.inmemory.dead_letters import discard, fits
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
 from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryDatabase, MemoryTransaction, mem
+from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger.inmemory import records
 from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored

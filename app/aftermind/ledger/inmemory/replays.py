@@ -12,7 +12,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryDatabase, mem
+from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.ledger.inmemory.dead_letters import fits
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from aftermind import errors
 from aftermind.llm.protocols import Usage
-from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.telemetry import tracing
 
 # US dollars per million tokens, input and output, as published in 2025; other models have no price.

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.types import Block, Profile, Scope, Summary, Trait
 
 PROFILE = "profile"  # the key of an owner's only row

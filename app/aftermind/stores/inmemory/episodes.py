@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import Rows, mem
+from aftermind.db.inmemory_database import Rows, mem
 from aftermind.ranking.vectors import whole
 from aftermind.stores.inmemory.vectors import ACTIVE, VECTOR_TABLES, read_embedders, vector_table
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aftermind.db.inmemory import MemoryDatabase
+from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.row_codec import SHARED, RowCodec
 
 Tables = Mapping[str, Mapping[Any, Any]]  # Any: the module that owns a table defines the types of its keys and rows

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, ExtractionBatch, MiningOutcome, UserInfo
 from aftermind.types import (

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.facts.predicates import folded
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import RecordedAssertion

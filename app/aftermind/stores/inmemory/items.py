@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Scope
 from aftermind.types.items import from_name

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.stores.retention_protocol import Due
 from aftermind.types import Episode, EpisodeId, Fact, Scope
 from aftermind.types.retention import RetentionPolicy

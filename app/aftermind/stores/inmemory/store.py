@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import MemoryTransaction, mem
+from aftermind.db.inmemory_database import MemoryTransaction, mem
 from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.ranking import parse_models
 from aftermind.ranking.tokenizer import LanguageFor, english

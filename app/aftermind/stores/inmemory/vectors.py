@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.db.inmemory import mem
+from aftermind.db.inmemory_database import mem
 from aftermind.types import EmbedderIdentity, StoredEmbedders
 from aftermind.types.reembedding import Reembedding
 

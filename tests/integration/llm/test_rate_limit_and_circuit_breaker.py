@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from aftermind import errors
-from aftermind.llm.rate_limit import FAILURES, LARGE_TOKENS, ProviderLimiter, early
+from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES, LARGE_TOKENS, ProviderLimiter, early
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.resource_cleanup import closing

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from aftermind.outbox.doorbell import Doorbell
+from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import JobId
 from aftermind.wire.queues import EMBED, STORE, TASK
 from aftermind.wire.redis_keys import Keys

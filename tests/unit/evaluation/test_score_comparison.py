@@ -4,7 +4,7 @@ import pytest
 
 from aftermind.evaluation.datasets import GoldQuestion
 from aftermind.evaluation.run import Outcome
-from aftermind.evaluation.summary import ALL, compare, summarise
+from aftermind.evaluation.score_comparison import ALL, compare, summarise
 
 
 def _outcome(category: str, *values: float | None) -> Outcome:
