@@ -309,7 +309,7 @@ class Memory:
 
         `block` None: the ids are not compared with a block. Feedback changes the confidence of learned procedures, and
         the order of matches if `recall_feedback_weight` is set. What is about no episode or fact of the user has no
-        effect. Raises `InvalidFeedback`, and the errors of `remember`.
+        effect and leaves no row. Raises `InvalidFeedback`, and the errors of `remember`.
         """
         given = feedback.checked(block, helpful, unhelpful)
         scope = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
@@ -17,7 +18,7 @@ from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, 
 from aftermind.types.job import session_key
 from aftermind.types.message import without_key
 from aftermind.types.session_order import Counted, session_columns
-from aftermind.types.tombstone import without_erased
+from aftermind.types.tombstone import Tombstone, without_erased
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks import embedder_selection, followup_jobs, job_events
@@ -88,7 +89,7 @@ async def write(runtime: Runtime, turns: Sequence[Turn], prepared: Prepared, sta
             ]
     if turns:
         async with runtime.db.transaction(namespace=turns[0].scope.namespace) as tx:
-            more = await write_under_locks(runtime, tx, turns, prepared, start)
+            more = await write_under_locks(runtime, tx, turns, prepared, start, committed=effects.turns)
         effects.add(more)
     return effects
 
@@ -156,11 +157,12 @@ async def write_under_locks(
     start: BatchStart,
     *,
     closed: Mapping[JobId, JobId] | None = None,
+    committed: Sequence[Turn] = (),
 ) -> Effects:
     """Ledger rows, episodes, follow-up jobs and events of new turns of one tenant.
 
     It takes locks in order, so that two stores cannot deadlock. `closed`: the jobs that stored them, by their ids,
-    which this transaction has closed as done.
+    which this transaction has closed as done. `committed`: other turns of the batch.
     """
     effects = Effects(owners={turn.scope.owner for turn in turns})
     if prepared.is_embedded:
@@ -169,7 +171,9 @@ async def write_under_locks(
         if not await embedder_selection.is_active(runtime, known):
             prepared = replace(prepared, vectors={}, is_embedded=False)
     if turns:
-        effects.turns = await _write_turns(runtime, tx, turns, prepared, start, effects, closed=closed)
+        effects.turns = await _write_turns(
+            runtime, tx, turns, prepared, start, effects, closed=closed, committed=committed
+        )
     return effects
 
 
@@ -182,6 +186,7 @@ async def _write_turns(
     effects: Effects,
     *,
     closed: Mapping[JobId, JobId] | None,
+    committed: Sequence[Turn],
 ) -> list[Turn]:
     owners = sorted({turn.scope.owner for turn in turns}, key=lambda owner: owner.user_column)
     authors = {turn.author for turn in turns if turn.author is not None}
@@ -206,9 +211,24 @@ async def _write_turns(
     await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
     for owner in owners:
         if given := [turn.feedback for turn in rest if turn.scope.owner == owner and turn.feedback is not None]:
-            await feedback.add(runtime.store, tx, owner, given, stones=stones)
+            own = 0 if closed is not None else sum(turn.scope.owner == owner for turn in (*turns, *committed))
+            may_arrive = partial(_may_arrive, runtime, tx, owner, stones, own)
+            await feedback.add(runtime.store, tx, owner, given, may_arrive=may_arrive)
     effects.events += await runtime.events.append(tx, _events(rest, start))
     return rest
+
+
+async def _may_arrive(runtime: Runtime, tx: Transaction, owner: Scope, stones: Sequence[Tombstone], own: int) -> bool:
+    """Whether turns of the owner wait in Redis, apart from the `own` of this batch, or in the ledger.
+
+    After an erasure of the owner none counts: no row remains of something forgotten.
+    """
+    if any(stone.owner == owner for stone in stones):
+        return False
+    if runtime.pending is not None and (await runtime.pending.shard_of(owner).read(owner, limit=0)).total > own:
+        return True
+    waiting = await runtime.ledger.measure_unstored(tx, owner.namespace, owner.user_column, limit=1)
+    return waiting.turns > 0
 
 
 async def _recorded(runtime: Runtime, tx: Transaction, turns: Sequence[Turn]) -> list[Turn]:

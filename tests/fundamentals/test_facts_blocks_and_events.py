@@ -2,10 +2,12 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
 from aftermind import Memory, Message, errors
+from aftermind.api.outboxes import Accept
 from aftermind.events.types import MemoryEvent
 from aftermind.testing import drain
 from tests.support.waiting import wait_until
@@ -225,6 +227,17 @@ async def test_feedback_changes_the_confidence_of_a_procedure_once_for_each_key(
 
     (known,) = await memory.facts.query(user_id=user)
     assert known.confidence == 0.25
+
+
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
+async def test_feedback_about_unknown_ids_leaves_no_row(memory: Memory, user: str, accept: Accept) -> None:
+    receipt = await memory.remember("Tea at nine.", user_id=user, accept=accept)
+    await receipt.stored(timeout=180)
+    await drain(memory, user_id=user, timeout=180)
+    sent = await memory.feedback(helpful=[uuid4(), *receipt.episode_ids], user_id=user, accept=accept)
+    await sent.stored(timeout=180)
+
+    assert [each.key for each in (await memory.export(user_id=user)).items] == [str(receipt.episode_ids[0])]
 
 
 async def test_feedback_is_exported_and_goes_with_its_message(memory: Memory, user: str) -> None:

@@ -1,17 +1,16 @@
 """Counts of feedback, each a row among the user's items; deleted with the episode or fact that it is about."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from uuid import UUID
 
 import orjson
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import Store, StoredItem
-from aftermind.types import EpisodeId, FactId, Scope
+from aftermind.types import Scope
 from aftermind.types.feedback import Feedback, FeedbackCount
 from aftermind.types.items import feedback_name, from_name
-from aftermind.types.tombstone import Tombstone
 
 
 async def counts(store: Store, tx: Transaction, owner: Scope, ids: Iterable[UUID]) -> dict[UUID, FeedbackCount]:
@@ -21,19 +20,28 @@ async def counts(store: Store, tx: Transaction, owner: Scope, ids: Iterable[UUID
 
 
 async def add(
-    store: Store, tx: Transaction, owner: Scope, given: Collection[Feedback], *, stones: Sequence[Tombstone]
+    store: Store,
+    tx: Transaction,
+    owner: Scope,
+    given: Collection[Feedback],
+    *,
+    may_arrive: Callable[[], Awaitable[bool]],
 ) -> None:
-    """Count feedback. The caller holds off a forget of the owner, whose tombstones `stones` has.
+    """Count feedback about episodes and facts that exist. The caller holds off a forget of the owner.
 
-    Feedback may arrive before the episode that it is about. After an erasure only what exists is counted: no row
-    remains of something forgotten.
+    Feedback may overtake the turn with the episode that it is about. So if there are unknown ids, `may_arrive` is
+    called: whether other accepted turns of the owner are still to be stored. If so, unknown ids are counted as well.
     """
     more = Counter(id_ for each in given for id_ in set(each.helpful))
     less = Counter(id_ for each in given for id_ in set(each.unhelpful))
     named = {*more, *less}
     await store.hold(tx, owner, "feedback")
-    if any(stone.owner == owner for stone in stones):
-        named = await _existing(store, tx, owner, named)
+    known = await store.existing_ids(tx, owner, named)
+    if known != named and not await may_arrive():
+        # Again: a turn that was stored in between waits no longer.
+        named = known | await store.existing_ids(tx, owner, named - known)
+    if not named:
+        return
     before, now = await counts(store, tx, owner, named), await store.now(tx)
     rows = []
     for id_ in sorted(named):
@@ -42,15 +50,6 @@ async def add(
         content = orjson.dumps({"helpful": helpful, "unhelpful": unhelpful}).decode()
         rows.append(StoredItem(name=feedback_name(id_), content=content, created_at=now, updated_at=now))
     await store.put_items(tx, owner, rows)
-
-
-async def _existing(store: Store, tx: Transaction, owner: Scope, ids: Iterable[UUID]) -> set[UUID]:
-    asked = list(ids)
-    known: set[UUID] = {each.id for each in await store.episodes(tx, owner, [EpisodeId(each) for each in asked])}
-    for id_ in asked:
-        if id_ not in known and await store.fact(tx, owner, FactId(id_)) is not None:
-            known.add(id_)
-    return known
 
 
 def _read(row: StoredItem) -> FeedbackCount:

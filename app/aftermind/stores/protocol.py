@@ -376,6 +376,9 @@ class Store(Protocol):
     async def fact(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
         """One fact by id, superseded or not."""
 
+    async def existing_ids(self, tx: Transaction, owner: Scope, ids: Collection[UUID]) -> set[UUID]:
+        """Those that are ids of the owner's episodes or facts."""
+
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         """Facts, believed now, that have one of the episodes among their sources."""
 

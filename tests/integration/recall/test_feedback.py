@@ -50,6 +50,7 @@ async def test_feedback_counts_for_its_user_alone(tmp_path: Path) -> None:
         for whose in ({"user_id": "bob"}, {"user_id": "ann", "namespace": "other"}, {"user_id": None}):
             sent = await memory.feedback(helpful=[fact.id], **whose)  # type: ignore[arg-type]
             await sent.stored(PATIENCE_SECONDS)
+            assert (await memory.export(**whose)).items == ()  # type: ignore[arg-type]
 
         (known,) = await memory.facts.query(user_id="ann")
         assert known.confidence == 0.5

@@ -76,6 +76,10 @@ class InMemoryFacts:
         found: Fact | None = (await mem(tx).owned("facts", owner)).get(fact_id)
         return found
 
+    async def existing_ids(self, tx: Transaction, owner: Scope, ids: Collection[UUID]) -> set[UUID]:
+        tables = [await mem(tx).owned(name, owner) for name in ("episodes", "facts")]
+        return {id_ for id_ in ids if any(id_ in rows for rows in tables)}
+
     async def facts_from(self, tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:
         wanted = set(ids)
         believed = await self.facts(tx, owner, history=True, limit=1_000_000)

@@ -1,7 +1,8 @@
 """Bi-temporal statements over facts: rows are added, superseded and strengthened; their content never changes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy import TextClause, text
 
@@ -88,6 +89,15 @@ _QUERY = selected(
     """
 )
 _ONE = selected("id = :id")
+_EXISTING = text(
+    """
+    SELECT id FROM aftermind.episodes
+    WHERE namespace = :namespace AND user_id = :user AND id = ANY(CAST(:ids AS uuid[]))
+    UNION ALL
+    SELECT id FROM aftermind.facts
+    WHERE namespace = :namespace AND user_id = :user AND id = ANY(CAST(:ids AS uuid[]))
+    """
+)
 _FROM = selected(
     """
     superseded_at IS NULL AND id IN (
@@ -196,6 +206,12 @@ async def one(tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
     """See `Store.fact`."""
     row = await pg(tx).row(_ONE, namespace=owner.namespace, user=owner.user_column, id=fact_id)
     return None if row is None else to_fact(owner, row)
+
+
+async def existing_ids(tx: Transaction, owner: Scope, ids: Collection[UUID]) -> set[UUID]:
+    """See `Store.existing_ids`. By the primary keys."""
+    rows = await pg(tx).rows(_EXISTING, namespace=owner.namespace, user=owner.user_column, ids=list(ids))
+    return {row.id for row in rows}
 
 
 async def from_episodes(tx: Transaction, owner: Scope, ids: Sequence[EpisodeId]) -> list[Fact]:

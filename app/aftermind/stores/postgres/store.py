@@ -57,6 +57,7 @@ class PostgresStore(PostgresLearning):
     sessions = staticmethod(episodes.sessions)
     embedded = staticmethod(episode_vectors.embedded)
     vectors = staticmethod(episode_vectors.vectors)
+    existing_ids = staticmethod(facts.existing_ids)
     note_outcomes = staticmethod(extraction.note)
     outcomes = staticmethod(extraction.outcomes)
     note_batch = staticmethod(extraction.note_batch)
