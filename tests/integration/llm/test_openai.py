@@ -17,9 +17,14 @@ from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import ProviderEmbedder
 from aftermind.llm.openai.extraction import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
 from aftermind.llm.protocols import ChatReply, ExtractionRequest, ToolCall, TurnText
+from aftermind.llm.rate_limit import ProviderLimiter
 from aftermind.types import EpisodeId, Role
+from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 from tests.support.loop_clock import loop_clock
+from tests.support.resource_cleanup import closing
 from tests.support.scripted_openai import ScriptedOpenAI, is_strict
+from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "gpt-5-mini"
 SAID_AT = datetime(2024, 6, 12, 15, tzinfo=UTC)
@@ -129,6 +134,30 @@ async def test_a_chat_answers_and_asks_for_tools(client: Client, provider: Scrip
     assert (answer.content, answer.tool_calls) == ("Hello.", ())
     assert asked.tool_calls == (ToolCall(id="c1", name="note", arguments='{"text": "tea"}'),)
     assert answer.usage.cost_usd is not None
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_chats_take_their_tokens_of_the_budget(
+    reach: Callable[..., Client], redis_url: str, *, is_streamed: bool
+) -> None:
+    limiter = ProviderLimiter(tokens_per_minute=1_000)
+    chat = OpenAIChat(reach(gate=limiter, timeout=PATIENCE_SECONDS), MODEL)
+
+    async def say(text: str, tool: str = "") -> None:
+        asked = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+        tools = [{"type": "function", "function": {"name": "note", "description": tool}}]
+        if is_streamed:
+            assert [piece async for piece in chat.stream(asked, tools)]
+        else:
+            assert await chat.complete(asked, tools)
+
+    async with closing(RedisLink(redis_url, timeout=PATIENCE_SECONDS, name="chats")) as link:
+        limiter.bind(link, Keys())
+        await say("word " * 800)
+        for given in (("word " * 800,), ("I like tea.", "word " * 800)):
+            with pytest.raises(errors.ProviderPaused, match="budget"):
+                await say(*given)
+        await say("I like tea.")
 
 
 async def test_a_streamed_chat_comes_in_pieces_and_whole_at_the_end(client: Client, provider: ScriptedOpenAI) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aftermind import errors
-from aftermind.llm.openai.client import Client, usage
+from aftermind.llm.openai.client import Client, prompt_tokens, usage
 from aftermind.llm.protocols import ChatReply, ToolCall
 
 
@@ -21,7 +21,7 @@ class OpenAIChat:
     ) -> ChatReply:
         """One answer. Raises the model errors of `aftermind.errors`."""
         started = time.monotonic()
-        async with self._client.call(self._model) as sdk:
+        async with self._client.call(self._model, tokens=prompt_tokens(messages, tools)) as sdk:
             answer = await sdk.chat.completions.create(**self._complete(messages, tools))
         if not answer.choices:
             raise errors.BadModelAnswer(self._client.provider, "no choices")
@@ -44,7 +44,7 @@ class OpenAIChat:
         texts: list[str] = []
         calls: dict[int, dict[str, str]] = {}
         spent = (0, 0)
-        async with self._client.call(self._model) as sdk:
+        async with self._client.call(self._model, tokens=prompt_tokens(messages, tools)) as sdk:
             asked = {**self._complete(messages, tools), "stream": True, "stream_options": {"include_usage": True}}
             async for chunk in await sdk.chat.completions.create(**asked):
                 if getattr(chunk, "usage", None):  # as above

@@ -1,8 +1,9 @@
 """One client of a provider's SDK per process and loop, with Aftermind's deadline and errors, without its retries."""
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
+from aftermind.llm import token_count
 from aftermind.llm.protocols import Usage
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.telemetry import tracing
@@ -155,6 +157,16 @@ class Client:
 def _described(kind: str, provider: str, model: str) -> dict[str, str]:
     """By OpenTelemetry's names for model calls."""
     return {"gen_ai.request.model": model, "gen_ai.provider.name": kind, "server.address": provider}
+
+
+def prompt_tokens(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> int:
+    """About how many tokens the texts of a chat call have, and its tools; images are not counted."""
+    texts: list[Any] = [json.dumps(tools)] if tools else []  # Any: the provider's own message format
+    for message in messages:
+        content = message.get("content")
+        texts += [content] if isinstance(content, str) else [part.get("text") for part in content or ()]
+        texts += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    return token_count.estimate("\n".join(text for text in texts if isinstance(text, str)))
 
 
 def usage(model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from aftermind import errors
 from aftermind.llm.answer_schemas import strict_schema
-from aftermind.llm.openai.client import Client, usage
+from aftermind.llm.openai.client import Client, prompt_tokens, usage
 from aftermind.llm.protocols import Usage
 
 A = TypeVar("A", bound=BaseModel)
@@ -62,7 +62,7 @@ async def _complete(
         "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
     }
     given: Any = list(messages)
-    async with client.call(model, tokens=sum(len(each["content"]) for each in messages) // 4) as sdk:
+    async with client.call(model, tokens=prompt_tokens(messages)) as sdk:
         answer = await sdk.chat.completions.create(
             model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
         )
