@@ -199,6 +199,8 @@ class EndingContract:
 
         assert await rig.ledger.last_chance_is_next(kind)
         assert not await rig.ledger.last_chance_is_next(kind, replays=True)
+        assert not await rig.ledger.last_chance_is_next(kind, except_namespaces=[suspect.scope.namespace])
+        assert await rig.ledger.last_chance_is_next(kind, except_namespaces=["other"])
         assert await rig.claim(kind, alone=False) == []
         assert ids_of(await rig.claim(kind)) == [suspect.id]
         assert not await rig.ledger.last_chance_is_next(kind)

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind import Memory, Message, errors
-from aftermind.api.outboxes import Accept
+from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.events.types import MemoryEvent
 from aftermind.testing import drain
 from tests.support.waiting import wait_until

@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import JobKind, JobState, Lease, LeaseToken
+from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken
+from aftermind.wire import queues
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
-from aftermind_tasks import retry_policy, store, tenant_groups
+from aftermind_tasks import job_handlers, retry_policy, store, tenant_groups
 from aftermind_tasks.job_runner import Handler, Tally, perform
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
@@ -35,7 +36,11 @@ async def store_pending_batch(worker: Worker, is_alone: bool, *, shard: int = 0)
     runtime, places = worker.runtime, worker.store_places
     async with contextlib.AsyncExitStack() as until_stored:
         async with places.claiming:
-            if runtime.pending is None or worker.is_stopping or not places.free:
+            if runtime.pending is None or worker.is_stopping:
+                return None
+            if not places.free or places.full_namespaces() or worker.large_turn.locked():
+                places.note_restricted()
+            if not places.free:
                 return None
             token, pending = LeaseToken(uuid4()), runtime.pending.shards[shard]
             claimed = await _claim_turns(worker, pending, token, is_alone)
@@ -48,9 +53,18 @@ async def store_pending_batch(worker: Worker, is_alone: bool, *, shard: int = 0)
         return await _store_held(runtime, pending, token, claimed)
 
 
+async def unclaimable_namespaces(worker: Worker, kind: JobKind, *, replays: bool = False) -> list[str]:
+    """Namespaces that a claim of the kind skips now: paused by an operator, or with their share of the places."""
+    places = None
+    if kind is JobKind.STORE:
+        places = worker.store_places
+    elif job_handlers.handler(kind).at_once(worker.runtime.settings) == 1:
+        places = worker.replay_places if replays else worker.live_places
+    return [*(places.full_namespaces() if places else ()), *await worker.pauses.namespaces(kind)]
+
+
 async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_alone: bool) -> list[ClaimedTurn]:
     settings = worker.runtime.settings
-    excepted = [*worker.store_places.full_namespaces(), *await worker.pauses.namespaces(JobKind.STORE)]
     try:
         return await pending.claim(
             worker=worker.runtime.worker,
@@ -61,7 +75,7 @@ async def _claim_turns(worker: Worker, pending: Pending, token: LeaseToken, is_a
             max_lost=settings.max_lost_leases,
             alone=is_alone,
             large=not worker.large_turn.locked(),
-            except_namespaces=excepted,
+            except_namespaces=await unclaimable_namespaces(worker, JobKind.STORE),
         )
     except errors.Unavailable:  # it may have been carried out
         worker.runtime.returns.claimed_turns(pending, token)
@@ -150,7 +164,11 @@ async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
     settings, places = worker.runtime.settings, worker.store_places
     with contextlib.ExitStack() as until_stored:
         async with places.claiming:
-            if worker.is_stopping or not places.free:
+            if worker.is_stopping:
+                return None
+            if not places.free or places.full_namespaces():
+                places.note_restricted()
+            if not places.free:
                 return None
             leases = await _claim_jobs(
                 worker,
@@ -206,6 +224,8 @@ class _Window:
         """Claim and start as many jobs as there are free slots."""
         places = self._places
         async with places.claiming:
+            if not places.free or places.full_namespaces():
+                places.note_restricted()
             room = min(PLACES_OF_BELL - len(self._running), places.free)
             if room <= 0 or not self._may_claim():
                 return
@@ -242,10 +262,21 @@ class _Window:
 
         async def rest() -> None:
             count(self._worker, self._handler.kind, await task, started)
+            if self._places.take_repeat():
+                queue = queues.REPLAY if self._replays else queues.QUEUE_OF[self._handler.kind]
+                await ring_on(self._worker, queue)
 
         leftover = asyncio.create_task(rest())
         self._worker.leftover.add(leftover)
         leftover.add_done_callback(self._worker.leftover.discard)
+
+
+async def ring_on(worker: Worker, queue: str) -> None:
+    """One more bell for work that is left. If it cannot be sent, the reconciler sends one."""
+    try:
+        await worker.runtime.bells.ring(queue, [JobId(uuid4())])
+    except errors.Unavailable as exc:
+        log.warning("doorbell not sent", extra={"queue": queue, "error": str(exc)})
 
 
 def count(worker: Worker, kind: JobKind, tally: Tally, started: float, *, shard: int | None = None) -> None:

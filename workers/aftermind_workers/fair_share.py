@@ -13,12 +13,17 @@ class Places:
 
     A namespace may hold as many places as are free (a dynamic threshold: Choudhury and Hahne, 1998). Alone it gets half
     of them, so that another tenant finds a free place at any time; two get a third each.
+
+    A doorbell whose claim was restricted for lack of places is spent. So a place that is freed after such a claim is
+    noted, and claims are to be repeated (`take_repeat`).
     """
 
     total: int
     claiming: asyncio.Lock = field(default_factory=asyncio.Lock)  # one claim sees what the one before it took
     look_at: float = 0.0  # before then, a claim would find what the last one found: nothing
     _taken: int = 0
+    _restricted: int = 0  # claims that found no free place, or left something out
+    _repeat: bool = False
     _held: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -31,13 +36,24 @@ class Places:
         free = self.free
         return [namespace for namespace, count in self._held.items() if count >= free]
 
+    def note_restricted(self) -> None:
+        """A claim found no free place, or left out what others may hold places for."""
+        self._restricted += 1
+
+    def take_repeat(self) -> bool:
+        """Whether a place was freed since a restricted claim and the last call: the caller is to claim again."""
+        repeat, self._repeat = self._repeat, False
+        return repeat
+
     @contextmanager
     def hold(self, *namespaces: str) -> Iterator[None]:
         """One place, for a job or batch of these namespaces."""
         self._taken += 1
         self._held.update(namespaces)
+        restricted = self._restricted
         try:
             yield
         finally:
+            self._repeat |= self._restricted != restricted
             self._taken -= 1
             self._held -= Counter(namespaces)

@@ -70,6 +70,10 @@ class Worker:
     def __post_init__(self) -> None:
         self.pauses = JobPauses(self.runtime.db)
 
+    def places_of(self, queue: str) -> Places:
+        """The places that the jobs of a queue hold."""
+        return {queues.STORE: self.store_places, queues.REPLAY: self.replay_places}.get(queue, self.live_places)
+
     @property
     def is_stopping(self) -> bool:
         """Whether no further work is to be claimed."""

@@ -4,11 +4,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from uuid import uuid4
 
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import JobId, JobKind
+from aftermind.types import JobKind
 from aftermind.wire import queues
 from aftermind_tasks import job_handlers, retry_policy
 from aftermind_tasks.job_runner import Tally
@@ -35,20 +34,27 @@ class Source:
 
 
 def _ledger_source(kind: JobKind, *, replays: bool = False) -> Source:
+    async def last_chance_is_next(worker: Worker) -> bool:
+        excepted = await batching.unclaimable_namespaces(worker, kind, replays=replays)
+        return await worker.runtime.ledger.last_chance_is_next(kind, replays=replays, except_namespaces=excepted)
+
     return Source(
         name=f"{kind} {replays}",
         kind=kind,
         run_batch=lambda worker, is_alone: batching.run_ledger_batch(
             worker, job_handlers.handler(kind), is_alone, replays=replays
         ),
-        last_chance_is_next=lambda worker: worker.runtime.ledger.last_chance_is_next(kind, replays=replays),
+        last_chance_is_next=last_chance_is_next,
     )
 
 
 def _pending_source(shard: int, count: int) -> Source:
     async def last_chance_is_next(worker: Worker) -> bool:
         pending, most = worker.runtime.pending, worker.runtime.settings.max_lost_leases
-        return pending is not None and await pending.shards[shard].last_chance_is_next(max_lost=most)
+        if pending is None:
+            return False
+        excepted = await batching.unclaimable_namespaces(worker, JobKind.STORE)
+        return await pending.shards[shard].last_chance_is_next(max_lost=most, except_namespaces=excepted)
 
     return Source(
         name=f"pending {shard}",
@@ -76,13 +82,16 @@ async def serve(worker: Worker, queue: str) -> int:
     first = worker.next_source.pop(queue, 0)
     pending = worker.runtime.pending
     sources = list(enumerate(list_sources(queue, 1 if pending is None else len(pending.shards))))
-    for place, source in sources[first:] + sources[:first]:
-        count, is_more = await _drain(worker, source, over)
-        finished += count
-        if is_more:  # the next bell begins with the next kind: a kind with much to do does not stop the others
-            worker.next_source[queue] = (place + 1) % len(sources)
-            await ring_on(worker, queue)
-            break
+    is_repeated = True
+    while is_repeated:
+        for place, source in sources[first:] + sources[:first]:
+            count, is_more = await _drain(worker, source, over)
+            finished += count
+            if is_more:  # the next bell begins with the next kind: a kind with much to do does not stop the others
+                worker.next_source[queue] = (place + 1) % len(sources)
+                await batching.ring_on(worker, queue)
+                return finished
+        is_repeated = worker.places_of(queue).take_repeat()  # the bells of what came while places were held are spent
     return finished
 
 
@@ -120,11 +129,3 @@ async def _may_claim(worker: Worker, source: Source) -> bool:
     if wait:
         await worker.pause(wait)
     return not worker.is_stopping
-
-
-async def ring_on(worker: Worker, queue: str) -> None:
-    """One more bell for work that is left. Where it cannot be rung, the reconciler will."""
-    try:
-        await worker.runtime.bells.ring(queue, [JobId(uuid4())])
-    except errors.Unavailable as exc:
-        log.warning("doorbell not sent", extra={"queue": queue, "error": str(exc)})

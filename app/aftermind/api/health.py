@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from aftermind import errors
@@ -24,7 +23,6 @@ from aftermind.wire.redis_keys import Keys
 
 OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
-PAUSED_TURNS = 1_000  # oldest pending turns that are read while single namespaces are paused
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
 
@@ -368,12 +366,7 @@ async def pending_age(parts: Parts, waiting: PendingBacklog, pauses: Sequence[Jo
         return 0.0
     if not namespaces or parts.pending is None:
         return waiting.oldest_age.total_seconds()
-    try:
-        turns = await parts.pending.list_oldest(PAUSED_TURNS)
-    except errors.AftermindError:  # a login of agents, which may not list turns
-        return waiting.oldest_age.total_seconds()
-    times = [each.accepted_at for each in turns if each.worker is None and each.owner.namespace not in namespaces]
-    return max(0.0, (datetime.now(UTC) - min(times)).total_seconds()) if times else 0.0
+    return (await parts.pending.backlog(except_namespaces=namespaces)).claimable_age.total_seconds()
 
 
 def _to_work(row: Backlog) -> Work:

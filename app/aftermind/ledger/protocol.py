@@ -186,7 +186,9 @@ class Ledger(Protocol):
         If the answer is lost, `return_claim` releases what a claim of that `claim_id` took.
         """
 
-    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+    async def last_chance_is_next(
+        self, kind: JobKind, *, replays: bool = False, except_namespaces: Sequence[str] = ()
+    ) -> bool:
         """Whether the next runnable job of the kind can only be claimed with `alone`."""
 
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:

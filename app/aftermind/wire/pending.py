@@ -285,9 +285,10 @@ class Pending:
             await self._scripts["pending_settle"](self._link, "", "", "", 0, *malformed)
         return claimed
 
-    async def last_chance_is_next(self, *, max_lost: int) -> bool:
+    async def last_chance_is_next(self, *, max_lost: int, except_namespaces: Collection[str] = ()) -> bool:
         """Whether the next turn can only be claimed with `alone`."""
-        return is_last_chance(int(await self._scripts["pending_lost_leases"](self._link)), most=max_lost)
+        skipped = map(namespace_part, except_namespaces)
+        return is_last_chance(int(await self._scripts["pending_lost_leases"](self._link, *skipped)), most=max_lost)
 
     async def heartbeat(self, ids: Sequence[JobId], *, token: LeaseToken, for_: timedelta) -> frozenset[JobId]:
         """Renew the leases; the jobs that the token still holds."""
@@ -388,9 +389,14 @@ class Pending:
         except (AttributeError, TypeError, ValueError, OverflowError, OSError, errors.InvalidInput):
             return None
 
-    async def backlog(self, *, name: int = 0) -> PendingBacklog:
-        """How much is pending, and up to `name` ids to ring for. Leases that ran out count as runnable again."""
-        turns, runnable, size, age, namespaces, jobs = await self._scripts["pending_backlog"](self._link, name)
+    async def backlog(self, *, name: int = 0, except_namespaces: Collection[str] = ()) -> PendingBacklog:
+        """How much is pending, and up to `name` ids to ring for. Leases that ran out count as runnable again.
+
+        `except_namespaces` are paused: their turns are counted, and have no part in `claimable_age`.
+        """
+        blocked = map(namespace_part, except_namespaces)
+        found = await self._scripts["pending_backlog"](self._link, name, *blocked)
+        turns, runnable, size, age, namespaces, jobs, claimable = found
         return PendingBacklog(
             turns=turns,
             runnable=runnable,
@@ -398,6 +404,7 @@ class Pending:
             oldest_age=timedelta(milliseconds=age),
             namespaces_waiting=namespaces,
             next_jobs=tuple(JobId(UUID(job.decode())) for job in jobs),
+            claimable_age=timedelta(milliseconds=claimable),
         )
 
 

@@ -1,7 +1,7 @@
 """The pending turns of a Redis Cluster: those of each shard, and what concerns all of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -76,9 +76,9 @@ class PendingShards(Pending):
         found = await self._of_reachable(lambda shard: shard.find(job_id))
         return next((turn for turn in found if turn is not None), None)
 
-    async def backlog(self, *, name: int = 0) -> PendingBacklog:
+    async def backlog(self, *, name: int = 0, except_namespaces: Collection[str] = ()) -> PendingBacklog:
         """Of the shards that answer."""
-        found = await self._of_reachable(lambda shard: shard.backlog(name=name))
+        found = await self._of_reachable(lambda shard: shard.backlog(name=name, except_namespaces=except_namespaces))
         return PendingBacklog(
             turns=sum(each.turns for each in found),
             runnable=sum(each.runnable for each in found),
@@ -86,6 +86,7 @@ class PendingShards(Pending):
             oldest_age=max((each.oldest_age for each in found), default=timedelta(0)),
             namespaces_waiting=max(each.namespaces_waiting for each in found),
             next_jobs=tuple(job for each in found for job in each.next_jobs)[:name],
+            claimable_age=max((each.claimable_age for each in found), default=timedelta(0)),
         )
 
     async def _of_reachable(self, ask: Callable[[Pending], Awaitable[T]]) -> list[T]:

@@ -131,7 +131,10 @@ class PendingRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBacklog:
-    """Everybody's pending turns; `next_jobs` are ids of some that can be claimed now, fairest first."""
+    """Everybody's pending turns; `next_jobs` are ids of some that can be claimed now, fairest first.
+
+    `claimable_age` is the age of the oldest among the turns that are next in their namespaces.
+    """
 
     turns: int
     runnable: int
@@ -139,6 +142,7 @@ class PendingBacklog:
     oldest_age: timedelta
     namespaces_waiting: int
     next_jobs: tuple[JobId, ...]
+    claimable_age: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

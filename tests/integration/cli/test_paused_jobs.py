@@ -1,5 +1,6 @@
 """Jobs that an operator has paused are reported as paused, with the command that ends it: never as missing workers."""
 
+import asyncio
 from pathlib import Path
 from uuid import uuid4
 
@@ -73,6 +74,42 @@ async def test_old_jobs_are_overdue_unless_they_are_paused(
     assert paused.verdict == "warning", "in words, as in the table"
     assert f"`{command}`" in paused.remedy
     assert any(each.verdict is Verdict.BAD for each in findings) == is_overdue
+
+
+@pytest.mark.parametrize("position", ["1", "NULL"])
+async def test_any_number_of_paused_jobs_hides_no_overdue_job_of_others(
+    database: Database, settings: Settings, position: str
+) -> None:
+    before = "SELECT gen_random_uuid(), 'paused', 'u', 'extract', 'queued', gen_random_uuid()::text"
+    into = OLD_JOB.partition("VALUES")[0]
+    await psql_async(
+        database.url, f"{into} {before}, now() - interval '2 hours', {position} FROM generate_series(1, 10001)"
+    )
+    await psql_async(database.url, OLD_JOB.format(position="2" if position == "1" else position))
+    async with Memory(settings=settings) as memory:
+        await memory.job_admin.pause(kind="extract", namespace="paused", reason="maintenance", actor="ops")
+        [overdue] = (await memory.health()).overdue
+        assert (overdue.kind, round(overdue.age_seconds / 3_600)) == ("extract", 1)
+
+        await memory.job_admin.pause(kind="extract", namespace="default", reason="maintenance", actor="ops")
+        assert (await memory.health()).overdue == ()
+
+
+async def test_any_number_of_paused_turns_hides_no_overdue_turn_of_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aftermind.api.health.OVERDUE_SECONDS", 0.0)
+    unhurried = settings.model_copy(update={"remember_budget_seconds": 60.0, "redis_timeout_seconds": 60.0})
+    async with Memory(settings=unhurried, namespace="paused") as paused, Memory(settings=unhurried) as memory:
+        await asyncio.gather(*(paused.remember("I like tea.", user_id=f"u{number}") for number in range(1_001)))
+        await memory.job_admin.pause(kind="store", namespace="paused", reason="maintenance", actor="ops")
+        assert (await memory.health()).overdue == ()
+        await memory.remember("I live in Oslo.", user_id="u")
+
+        async def is_overdue() -> bool:
+            return [row.kind for row in (await memory.health()).overdue] == ["store"]
+
+        await wait_until(is_overdue, description="the turn of the other namespace is overdue")
 
 
 @pytest.mark.parametrize(("namespace", "is_overdue"), [(None, False), ("default", False), ("other", True)])

@@ -17,7 +17,7 @@ from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import ProviderEmbedder
 from aftermind.llm.openai.extraction import OpenAIExtractor, OpenAIProfiler, OpenAISummariser
 from aftermind.llm.protocols import ChatReply, ExtractionRequest, ToolCall, TurnText
-from aftermind.llm.rate_limit import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.types import EpisodeId, Role
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys

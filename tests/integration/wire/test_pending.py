@@ -376,6 +376,14 @@ async def test_turns_whose_lease_ran_out_come_few_at_once_and_the_last_time_alon
     assert [[(turn.lost_leases, turn.poison) for turn in batch] for batch in alone] == [[(2, False)]] * 4
 
 
+async def test_any_number_of_skipped_namespaces_hides_no_turn_of_others(pending: Pending) -> None:
+    paused = [f"paused {number}" for number in range(100)]
+    await accept(pending, *(turn_of("alice", namespace=each) for each in paused))
+    await accept(pending, turn_of("bob", namespace="open"))
+
+    assert [turn.owner.namespace for turn in await claim(pending, except_namespaces=paused)] == ["open"]
+
+
 async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_it(pending: Pending) -> None:
     turn = turn_of("alice")
     assert not await pending.last_chance_is_next(max_lost=3)
@@ -385,6 +393,7 @@ async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_i
 
     assert await claim(pending, alone=False) == []
     assert await pending.last_chance_is_next(max_lost=3)
+    assert not await pending.last_chance_is_next(max_lost=3, except_namespaces=["default"])
     assert [(each.job_id, each.lost_leases) for each in await claim(pending)] == [(turn.job_id, 2)]
     assert not await pending.last_chance_is_next(max_lost=3)
 

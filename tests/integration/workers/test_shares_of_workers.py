@@ -18,7 +18,7 @@ from aftermind_tasks import embed, job_handlers
 from aftermind_workers import batching, work_loop
 from aftermind_workers.celery_config import CONCURRENCY
 from aftermind_workers.lifecycle import PLACES_OF_BELL
-from tests.support.local_worker import worker_without_celery
+from tests.support.local_worker import answered_bells, worker_without_celery
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
@@ -94,17 +94,11 @@ async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
 
     receipts = await loud_turns()
     receipts.append(await quiet.remember("I live in Oslo.", user_id="alice", session_id="s"))
-    async with worker_without_celery(settings) as worker:
-
-        def ring() -> list[Future[int]]:
-            return [worker.loop.submit(work_loop.serve(worker, queues.STORE)) for _ in range(BELLS)]
-
-        serving = ring()
+    async with worker_without_celery(settings) as worker, answered_bells(worker, queues.STORE, redis_url) as serving:
         await receipts[-1].stored(timeout=60)
         receipts += await loud_turns()
         for number in range(5):
             receipts.append(await quiet.remember(f"I have {number} cats.", user_id="alice", session_id="s"))
-            serving += ring()
             await receipts[-1].stored(timeout=60)
         await wait_until(
             lambda: [each.done() for each in serving].count(False) == BELLS - 1,
@@ -159,6 +153,52 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
         for each in receipts:
             await each.stored(timeout=60)
     for close in (held.close, loud.close, quiet.close):
+        await close()
+
+
+async def test_a_turn_whose_bell_found_no_free_place_is_stored_once_there_is_one(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """No reconciler runs, and nothing sends another bell."""
+    names = ("loud", "ledger", "quiet")
+    loud, ledger, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in names)
+    settings = Settings(
+        database_url=database.relay_url,
+        redis_url=redis_url,
+        broker_url=redis_url,
+        embedder="hash",
+        extractor="off",
+        state_dir=tmp_path,
+        db_timeout_seconds=120.0,
+    )
+    held = {name: await asyncpg.connect(database.url) for name in ("loud", "ledger")}
+    changes = {name: connection.transaction() for name, connection in held.items()}
+    for name, connection in held.items():  # who stores for these users waits for these transactions
+        await changes[name].start()
+        await connection.execute("INSERT INTO aftermind.users (namespace, user_id) VALUES ($1, 'bob')", name)
+
+    async with worker_without_celery(settings) as worker:
+
+        def ring() -> Future[int]:
+            return worker.loop.submit(work_loop.serve(worker, queues.STORE))
+
+        receipts: list[Receipt] = []
+        for memory, accept in ((loud, "redis"), (loud, "redis"), (ledger, "postgres")):
+            receipts.append(await memory.remember("I like tea.", user_id="bob", session_id="s", accept=accept))  # type: ignore[arg-type]
+            ring()
+            left = BELLS - len(receipts)
+            await wait_until(lambda left=left: worker.store_places.free == left, description="its batch waits")  # type: ignore[misc]
+        receipts.append(await quiet.remember("I live in Oslo.", user_id="alice", session_id="s"))
+        assert await asyncio.wrap_future(ring()) == 0, "no place is free"
+
+        await changes["ledger"].rollback()
+        for each in receipts[2:]:
+            await each.stored(timeout=60)
+
+        await changes["loud"].rollback()
+        for each in receipts:
+            await each.stored(timeout=60)
+    for close in (*(each.close for each in held.values()), loud.close, ledger.close, quiet.close):
         await close()
 
 

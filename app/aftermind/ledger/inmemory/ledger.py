@@ -191,9 +191,13 @@ class InMemoryLedger:
             chosen = [replace(record, opening=self._database.opening) for record in chosen]
             return [_leased(tx, record, worker, now, for_) for record in chosen]
 
-    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+    async def last_chance_is_next(
+        self, kind: JobKind, *, replays: bool = False, except_namespaces: Sequence[str] = ()
+    ) -> bool:
         async with self._database.transaction(read_only=True) as tx:
             for record in _runnable(tx, kind, replays=replays):
+                if record.job.scope.namespace in except_namespaces:
+                    continue
                 if kind not in SERIAL_KINDS or not _session_is_taken(tx, record, []):
                     return is_last_chance(record.job.lost_leases, most=self._max_lost)
             return False

@@ -71,6 +71,18 @@ def _ready_namespace(condition: str) -> str:
     """
 
 
+def ready_namespaces(kind: str = ":kind") -> str:
+    """All namespaces with a job in the fair order, as `namespaces`; one probe of `jobs_namespace_position` each."""
+    first, following = (
+        _ready_namespace(condition).replace(":kind", kind) for condition in ("true", "namespace > namespaces.namespace")
+    )
+    return f"""
+        WITH RECURSIVE namespaces AS (
+            ({first}) UNION ALL SELECT ({following}) FROM namespaces WHERE namespaces.namespace IS NOT NULL
+        )
+    """
+
+
 _AFTER, _UP_TO = "namespace > CAST(:after AS text)", "namespace <= CAST(:after AS text)"
 _ALLOWED = "namespace IS NOT NULL AND namespace <> ALL(CAST(:excepted AS text[]))"
 # The size of a toasted value is in its pointer.
@@ -175,6 +187,19 @@ def _claim(kind_rule: str, *, ids: bool) -> str:
 
 _NEXT = {
     serial: text(f"SELECT lost_leases {_runnable(_NONE_RUNNING if serial else '')} LIMIT 1") for serial in (False, True)
+}
+_NEXT_OF_OTHERS = {
+    serial: text(
+        f"""
+        {ready_namespaces()}
+        SELECT one.lost_leases FROM namespaces CROSS JOIN LATERAL (
+            SELECT lost_leases, queue_position, run_at
+            {_runnable(_NONE_RUNNING if serial else "", "AND namespace = namespaces.namespace")} LIMIT 1
+        ) AS one
+        WHERE {_ALLOWED.replace("namespace", "namespaces.namespace")} ORDER BY one.queue_position, one.run_at LIMIT 1
+        """
+    )
+    for serial in (False, True)
 }
 _CLAIMS = {
     (serial, ids): text(_claim(_NONE_RUNNING if serial else "", ids=ids)).columns(*JOBS.c)
@@ -434,9 +459,15 @@ async def claim(tx: Transaction, wanted: ClaimRequest) -> list[Lease]:
     ]
 
 
-async def last_chance_is_next(tx: Transaction, kind: JobKind, *, most: int, replays: bool) -> bool:
+async def last_chance_is_next(
+    tx: Transaction, kind: JobKind, *, most: int, replays: bool, excepted: Sequence[str] = ()
+) -> bool:
     """See `Ledger.last_chance_is_next`."""
-    rows = await pg(tx).rows(_NEXT[kind.value in SERIAL_KINDS], kind=kind.value, replays=replays)
+    is_serial, given = kind.value in SERIAL_KINDS, {"kind": kind.value, "replays": replays}
+    if excepted:
+        rows = await pg(tx).rows(_NEXT_OF_OTHERS[is_serial], **given, excepted=list(excepted))
+    else:
+        rows = await pg(tx).rows(_NEXT[is_serial], **given)
     return any(is_last_chance(row.lost_leases, most=most) for row in rows)
 
 

@@ -16,7 +16,7 @@ from aftermind.db.postgres_transaction import PgTransaction, pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
 from aftermind.ledger.postgres import enqueue as entering
 from aftermind.ledger.postgres import leases as working
-from aftermind.ledger.postgres.leases import ClaimRequest
+from aftermind.ledger.postgres.leases import ClaimRequest, ready_namespaces
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, Scope
@@ -25,25 +25,38 @@ PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while 
 CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
 COUNTED = 10_000  # of each kind and state; beyond it the backlog is a lower bound
 
-# A paused job waits for an operator, and not for a worker; '' is every namespace.
-_CLAIMABLE = "paused.namespaces IS NULL OR NOT paused.namespaces && ARRAY['', namespace]"
+# A paused job waits for an operator, and not for a worker; '' is every namespace. While single namespaces are paused,
+# their jobs may be more than are counted: the oldest of the others is searched apart.
+_SOME_PAUSED = "paused.namespaces IS NOT NULL AND '' <> ALL(paused.namespaces)"
 # Each count by its partial index, and bounded: it is asked every few seconds, also with a million jobs waiting.
 _BACKLOG = text(
     f"""
-    SELECT kinds.kind, ready.jobs AS ready, now() - ready.oldest AS ready_wait,
-           due.jobs AS due, now() - due.oldest AS due_wait, ready.replays + due.replays AS replays,
+    SELECT kinds.kind, ready.jobs AS ready, due.jobs AS due, ready.replays + due.replays AS replays,
+           now() - CASE WHEN paused.namespaces IS NULL THEN least(ready.oldest, due.oldest) ELSE others.oldest END
+           AS oldest_wait,
            running.jobs AS running, waiting.jobs AS waiting, dead.jobs AS dead
     FROM unnest(CAST(:kinds AS text[])) AS kinds (kind),
     LATERAL (SELECT array_agg(namespace) AS namespaces FROM aftermind.job_pauses
         WHERE kind IN ('', kinds.kind)) AS paused,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) FILTER (WHERE {_CLAIMABLE}) AS oldest,
-                    count(replay_plan_id) AS replays FROM (
-        SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
+    LATERAL (SELECT CASE WHEN {_SOME_PAUSED} THEN least(
+        (SELECT min(one.run_at) FROM (
+            {ready_namespaces("kinds.kind")}
+            SELECT first.run_at FROM namespaces CROSS JOIN LATERAL (
+                SELECT run_at FROM aftermind.jobs
+                WHERE kind = kinds.kind AND namespace = namespaces.namespace
+                  AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL
+                ORDER BY queue_position, run_at LIMIT 1) AS first
+            WHERE namespaces.namespace <> ALL(paused.namespaces)) AS one),
+        (SELECT run_at FROM aftermind.jobs
+         WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NULL AND run_at <= now()
+           AND namespace <> ALL(paused.namespaces) ORDER BY run_at LIMIT 1)) END AS oldest
+    ) AS others,
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs
         WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL
         ORDER BY queue_position, run_at LIMIT {COUNTED}) AS found) AS ready,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) FILTER (WHERE {_CLAIMABLE}) AS oldest,
-                    count(replay_plan_id) AS replays FROM (
-        SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
+    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT run_at, replay_plan_id FROM aftermind.jobs
         WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NULL AND run_at <= now()
         ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
     LATERAL (SELECT count(*) AS jobs FROM (
@@ -160,9 +173,13 @@ class PostgresLedger:
             self._served_last[kind] = wanted.served_last(leases)
         return leases
 
-    async def last_chance_is_next(self, kind: JobKind, *, replays: bool = False) -> bool:
+    async def last_chance_is_next(
+        self, kind: JobKind, *, replays: bool = False, except_namespaces: Sequence[str] = ()
+    ) -> bool:
         async with self._database.statements() as run:
-            return await working.last_chance_is_next(run, kind, most=self._max_lost, replays=replays)
+            return await working.last_chance_is_next(
+                run, kind, most=self._max_lost, replays=replays, excepted=except_namespaces
+            )
 
     async def _promote(self, run: Transaction, kind: JobKind) -> int:
         self._promoted_at[kind] = monotonic()
@@ -292,7 +309,7 @@ class PostgresLedger:
             Backlog(
                 kind=JobKind(row.kind),
                 runnable=row.ready + row.due,
-                oldest_wait=max((wait for wait in (row.ready_wait, row.due_wait) if wait is not None), default=None),
+                oldest_wait=row.oldest_wait,
                 running=row.running,
                 waiting=row.waiting,
                 dead=row.dead,

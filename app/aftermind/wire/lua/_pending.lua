@@ -13,6 +13,13 @@ local function namespace_of(owner)
   return string.match(owner, '^[^/]*')
 end
 
+-- Arguments of a script, from one place to another, as a set.
+local function named_in(arguments, first, last)
+  local names = {}
+  for at = first, last do names[arguments[at]] = true end
+  return names
+end
+
 local function is_less(a, b)  -- decimal texts of any length: an LSN has 64 bits, a Lua number 53
   if #a ~= #b then return #a < #b end
   return a < b

@@ -15,8 +15,8 @@ local token, worker, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local most_turns, most_bytes, most_lost = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local already = tonumber(ARGV[7])
 local may_take_large = ARGV[8] == '1'
-local first_limit, skipped = 10 + ARGV[9], {}
-for at = 10, first_limit - 1 do skipped[ARGV[at]] = true end
+local first_limit = 10 + ARGV[9]
+local skipped = named_in(ARGV, 10, first_limit - 1)
 local now = now_ms()
 expire_leases(now, 1000)
 redis.call('ZREMRANGEBYSCORE', FINISHED, '-inf', redis.call('HGET', SERVED, '') or 0)
@@ -32,8 +32,8 @@ local function size_of(job, owner)
   return tonumber(turn[5] or 0) and tonumber(turn[6] or 0) and turn[4]
 end
 
--- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over namespaces to skip and large turns
--- that may not be taken, MAX_PASSED_OVER of them at most. Rows without a whole entry are removed.
+-- The next turn, or nil: {namespace, its round, owner, its round, job}. Passes over namespaces to skip, and large turns
+-- that may not be taken, MAX_PASSED_OVER of these at most. Rows without a whole entry are removed.
 local MAX_PASSED_OVER = 64
 
 local function next_turn()
@@ -46,7 +46,7 @@ local function next_turn()
     local job = owner[1] and redis.call('ZRANGE', READY .. owner[1], 0, 0)[1]
     local size = job and size_of(job, owner[1])
     if is_skipped then
-      passed_over, at_namespace, at_owner = passed_over + 1, at_namespace + 1, 0
+      at_namespace, at_owner = at_namespace + 1, 0
     elseif not owner[1] then
       if at_owner == 0 then redis.call('ZREM', ROUNDS, namespace[1]) else at_namespace = at_namespace + 1 end
       at_owner = 0
