@@ -16,7 +16,8 @@ from tests.support.workers import environment, workers
 
 pytestmark = pytest.mark.asyncio
 TURNS = 20  # in each outage
-FILLER_BYTES = 200_000_000  # of the append-only file that a restart loads
+LOADED_KEYS = 20_000  # by a restart, with a pause at each: it loads for 2 s or more, and takes no processor
+LOAD_PAUSE_MICROSECONDS = "100"
 
 
 def readonly(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
@@ -44,13 +45,11 @@ def no_rights(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
 
 def loading(server: Valkey, admin: redis.Redis) -> Callable[[], None]:
     pipe = admin.pipeline(transaction=False)
-    for i in range(FILLER_BYTES // 1_000):
-        pipe.set(f"filler:{i}", "x" * 1_000)
-        if i % 5_000 == 4_999:
-            pipe.execute()
+    for i in range(LOADED_KEYS):
+        pipe.set(f"filler:{i}", "x")
     pipe.execute()
     server.kill()
-    server.start(wait=False)  # LOADING until the file is read
+    server.start("--key-load-delay", LOAD_PAUSE_MICROSECONDS, wait=False)  # LOADING until the file is read
 
     return server.wait_until_answers
 
