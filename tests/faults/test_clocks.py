@@ -13,9 +13,10 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.wire import queues
+from tests.support.agent_client import AgentProcess, agent_process
 from tests.support.servers import Database, psql_async
 from tests.support.service import local_token, service
-from tests.support.skewed_clock import SkewedAgent, SkewedClock, libfaketime, skewed_agent
+from tests.support.skewed_clock import SkewedClock, libfaketime
 from tests.support.valkey import Valkey
 from tests.support.waiting import NeverHappened, wait_until
 from tests.support.workers import environment, workers
@@ -46,7 +47,7 @@ class Hosts:
     database: Database
     valkey: Valkey
     clocks: dict[str, SkewedClock] = field(default_factory=dict)
-    agents: dict[str, SkewedAgent] = field(default_factory=dict)
+    agents: dict[str, AgentProcess] = field(default_factory=dict)
     expected: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
@@ -58,7 +59,7 @@ class Hosts:
 
     async def start_agent(self, stack: AsyncExitStack, name: str, skew: float) -> None:
         env = self.host(name, skew)
-        self.agents[name] = await stack.enter_async_context(skewed_agent(env, self.folder / f"{name}.log"))
+        self.agents[name] = await stack.enter_async_context(agent_process(env, self.folder / f"{name}.log"))
         assert abs(await self.agents[name].do("time") - time.time() - skew) < SECOND / 2, "the clock is skewed"
 
     async def remember(self, name: str, text: str, accept: str) -> None:
@@ -247,7 +248,7 @@ async def test_turns_that_were_spooled_before_a_forget_are_dropped_when_they_are
 async def test_a_memory_of_one_process_outlives_steps_of_its_clock(tmp_path: Path, database: Database) -> None:
     clock = SkewedClock(tmp_path / "clock")
     env = clock.environment(environment("inmemory", "", AFTERMIND_STATE_DIR=str(tmp_path)))
-    async with skewed_agent(env, tmp_path / "agent.log") as agent:
+    async with agent_process(env, tmp_path / "agent.log") as agent:
         for number, step in enumerate((0.0, -HOUR, -2 * HOUR)):
             clock.step(step)
             await agent.do("remember", text=f"Cello {number} before.")

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from aftermind import Settings
 from aftermind.wire import queues
 from tests.fundamentals.conftest import QUICK, as_environment
-from tests.support.deployment import AgentProcess, Deployment
+from tests.support.agent_client import AgentProcess
+from tests.support.deployment import Deployment
 from tests.support.releases import PREVIOUS, Release, next_release, release_after
 from tests.support.servers import Database
 
@@ -60,8 +61,8 @@ def deployment(database: Database, redis_url: str, tmp_path: Path) -> Deployment
 async def learn(agents: list[AgentProcess], user: str) -> None:
     """Each agent hands over a turn, sees it stored, embedded and mined, and recalls what both said."""
     for agent in agents:
-        await agent.do("learn", user=user, text=f"I like tea of the {agent.release.name} agent.", accept="postgres")
-    likes = {f"tea of the {agent.release.name} agent" for agent in agents}
+        await agent.do("learn", user=user, text=f"I like tea of the {agent.name} agent.", accept="postgres")
+    likes = {f"tea of the {agent.name} agent" for agent in agents}
     for agent in agents:
         assert {object_ for _, object_ in await agent.do("facts", user=user)} == likes
         recalled = await agent.do("recall", user=user, text="Which tea do I like?")

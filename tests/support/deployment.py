@@ -1,51 +1,27 @@
 """A deployment of two releases at the same time: a database and a Redis, with agents and workers of both."""
 
 import asyncio
-import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from aftermind import Settings
+from tests.support.agent_client import AgentProcess, agent_process
 from tests.support.fork_server import end
 from tests.support.releases import Release
 from tests.support.servers import Database, psql_async, wait_for_output
 from tests.support.waiting import NeverHappened
 from tests.support.workers import start_worker
 
-AGENT = Path(__file__).with_name("agent_process.py")
 SERIOUS = re.compile(
     rb'"level": ?"(error|critical)"|\b(ERROR|CRITICAL|Traceback)\b|Undefined(Column|Table)', re.IGNORECASE
 )
 PAUSE = 0.25  # seconds between turns: enough of them in each step, and the machine is left to the processes
-
-
-@dataclass(slots=True)
-class AgentProcess:
-    """An agent of one release, asked by lines."""
-
-    release: Release
-    process: asyncio.subprocess.Process
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def do(
-        self, what: str, *, user: str = "ann", session: str = "s", text: str = "", accept: str | None = None
-    ) -> Any:  # Any: JSON
-        """What the agent's memory answers; it fails here where it failed there."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        async with self._one:
-            asked = {"do": what, "user": user, "session": session, "text": text, "accept": accept}
-            self.process.stdin.write(json.dumps(asked).encode() + b"\n")
-            told = json.loads(await self.process.stdout.readline() or b'{"failed": "it ended"}')
-        assert "failed" not in told, f"the {self.release.name} agent could not {what}: {told['failed']}"
-        return told["answer"]
 
 
 @dataclass(slots=True)
@@ -69,7 +45,7 @@ class Running:
 
     async def _tell(self) -> None:
         while not self._stops.is_set():
-            text = f"I like dish {len(self.told)} of the {self.agent.release.name} agent."
+            text = f"I like dish {len(self.told)} of the {self.agent.name} agent."
             await self.agent.do("remember", text=text)
             self.told.append(text)
             await asyncio.sleep(PAUSE)
@@ -114,25 +90,9 @@ class Deployment:
     @asynccontextmanager
     async def agent(self, release: Release) -> AsyncIterator[AgentProcess]:
         """An agent in a process; ended by the end of its stdin."""
-        with self._log("agent", release).open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", str(AGENT)),
-                env=release.environment(self.environment),
-                cwd=self.folder,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                limit=2**24,
-            )
-        try:
-            yield AgentProcess(release, process)
-            assert process.stdin is not None
-            process.stdin.close()
-            assert await asyncio.wait_for(process.wait(), 180) == 0
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        env, log = release.environment(self.environment), self._log("agent", release)
+        async with agent_process(env, log, name=release.name, cwd=self.folder) as agent:
+            yield agent
 
     @contextmanager
     def workers(self, release: Release, *queues: str) -> Iterator[None]:
@@ -165,7 +125,7 @@ class Deployment:
         )
         return {(self.pids[int(store)], self.pids[int(mine)]) for store, mine in map(_pair, pairs.splitlines())}
 
-    async def stored(self, count: int, *, user: str = "ann") -> None:
+    async def stored(self, count: int, *, user: str = "alice") -> None:
         """Wait until so many episodes of a user are stored."""
         query = f"SELECT count(*) >= {count} FROM aftermind.episodes WHERE user_id = '{user}'"
         await wait_for_output(self.database.url, query, "t", description=f"{count} turns are stored")

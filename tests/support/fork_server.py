@@ -2,7 +2,8 @@
 
 A process of the tests imports our packages and their libraries once, and forks for each `python -m module`. What is
 forked has its own environment, folder, output and session, and ends as any interpreter does; only the imports, 1 s of
-CPU time each, are there already. Nothing that reads settings when it is imported is among them.
+CPU time each, are there already. Nothing that reads settings when it is imported is among them. Another interpreter, of
+another release or with another clock, has such a process of its own.
 """
 
 import atexit
@@ -46,9 +47,11 @@ IMPORTED = (
     "openai",
     "uvicorn",
 )
-# Read by an interpreter before it runs any code, and by prometheus_client when it is imported: with others than ours,
-# a process is started as usual.
-_OF_THE_INTERPRETER = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "PROMETHEUS_")
+# Read by an interpreter before it runs any code, and by prometheus_client when it is imported.
+_OF_THE_INTERPRETER = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "PROMETHEUS_", "FAKETIME_")
+_READ_AT_EACH_CALL = "FAKETIME_TIMESTAMP_FILE"
+_OF_ONE_TEST = "PROMETHEUS_"  # a folder: with another than ours, a process is started as usual
+ROOT = Path(__file__).parents[2]
 
 MESSAGE_BYTES = 16  # a process's id, and later its wait status
 
@@ -103,18 +106,22 @@ def start_module(
     arguments: Sequence[str],
     *,
     env: Mapping[str, str],
-    output: IO[bytes],
+    output: IO[bytes] | socket.socket,
     errors: IO[bytes] | None = None,
+    stdin: socket.socket | None = None,
     cwd: Path | None = None,
     start_new_session: bool = False,
 ) -> Process:
-    """`python -m arguments`, with stdout and stderr in a file, or in a file each."""
+    """`python -m arguments`, with stdout and stderr in a file, or in a file each; without `stdin`, that is empty."""
     errors = errors or output
-    if _interpreter_settings(env) != _interpreter_settings(os.environ) or sys.platform != "linux":
+    settings = _interpreter_settings(env)
+    if _of_one_test(settings) != _of_one_test(os.environ) or sys.platform != "linux":
+        path = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), str(ROOT)]))
         return psutil.Popen(
             [sys.executable, "-m", *arguments],
-            env=dict(env),
+            env={**env, "PYTHONPATH": path},
             cwd=cwd,
+            stdin=stdin or subprocess.DEVNULL,
             stdout=output,
             stderr=errors,
             start_new_session=start_new_session,
@@ -126,9 +133,11 @@ def start_module(
         "session": start_new_session,
     }
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(_server())
+    connection.connect(_server(frozenset(settings.items())))
     text = json.dumps(wanted).encode()
-    socket.send_fds(connection, [len(text).to_bytes(4, "big")], [output.fileno(), errors.fileno()])
+    with Path(os.devnull).open("rb") as nothing:
+        files = [(stdin or nothing).fileno(), output.fileno(), errors.fileno()]
+        socket.send_fds(connection, [len(text).to_bytes(4, "big")], files)
     connection.sendall(text)
     return ForkedProcess(int(connection.recv(MESSAGE_BYTES)), connection)
 
@@ -162,18 +171,23 @@ def run_module(
 
 
 def _interpreter_settings(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(_OF_THE_INTERPRETER)}
+    named = {name: value for name, value in env.items() if name.startswith(_OF_THE_INTERPRETER)}
+    return {name: value for name, value in named.items() if name != _READ_AT_EACH_CALL}
+
+
+def _of_one_test(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_OF_ONE_TEST)}
 
 
 @cache
-def _server() -> str:
-    """The address of this process's fork server, which ends with this process."""
+def _server(settings: frozenset[tuple[str, str]]) -> str:
+    """The address of this process's fork server with these settings of the interpreter; it ends with this process."""
     path = str(Path(tempfile.mkdtemp(prefix="aftermind-fork-")) / "socket")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("AFTERMIND_", "OPENAI_"))}
+    others = ("AFTERMIND_", "OPENAI_", *_OF_THE_INTERPRETER)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(others)} | dict(settings)
     env["OPENBLAS_NUM_THREADS"] = "1"  # a process of one thread can be forked at any time
     argv = [sys.executable, "-m", "tests.support.fork_server", path]
-    root = Path(__file__).parents[2]
-    server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=root)
+    server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, cwd=ROOT)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     atexit.register(server.communicate)  # the end of its stdin ends it
@@ -217,13 +231,13 @@ def _serve(path: str) -> dict[str, Any]:  # Any: JSON
 
 def _fork(connection: socket.socket, running: dict[int, socket.socket]) -> dict[str, Any] | None:  # Any: JSON
     """Answer a request with the process's id, and in that process with what was requested."""
-    size, descriptors, _, _ = socket.recv_fds(connection, 4, 2)
+    size, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
     with connection.makefile("rb") as stream:
         wanted: dict[str, Any] = json.loads(stream.read(int.from_bytes(size, "big")))
     pid = os.fork()
     if pid == 0:
         connection.close()
-        return {**wanted, "output": descriptors[0], "errors": descriptors[-1]}
+        return {**wanted, "files": descriptors}
     for descriptor in descriptors:
         os.close(descriptor)
     connection.sendall(_message(pid))
@@ -246,11 +260,9 @@ def _run(wanted: dict[str, Any]) -> None:  # Any: JSON
     """Be `python -m` for the rest of this process."""
     if wanted["session"]:
         os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in enumerate((nothing, wanted["output"], wanted["errors"])):
+    for target, source in enumerate(wanted["files"]):
         os.dup2(source, target)
-    for descriptor in {nothing, wanted["output"], wanted["errors"]}:
-        os.close(descriptor)
+        os.close(source)
     os.chdir(wanted["cwd"])
     sys.path[0] = wanted["cwd"]
     os.execve = _execute_module  # type: ignore[assignment]  # `aftermind worker` becomes Celery, and need not import it either
