@@ -366,7 +366,8 @@ async def pending_age(parts: Parts, waiting: PendingBacklog, pauses: Sequence[Jo
         return 0.0
     if not namespaces or parts.pending is None:
         return waiting.oldest_age.total_seconds()
-    return (await parts.pending.backlog(except_namespaces=namespaces)).claimable_age.total_seconds()
+    named = [each for each in namespaces if each is not None]
+    return (await parts.pending.backlog(except_namespaces=named)).claimable_age.total_seconds()
 
 
 def _to_work(row: Backlog) -> Work:
