@@ -1,8 +1,11 @@
 """All kinds of jobs in the agent's own process: the work of `aftermind.outbox.inmemory`, found by entry point."""
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from aftermind import errors
 from aftermind.db.database_protocol import Database
 from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
@@ -11,13 +14,15 @@ from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Lease
 from aftermind_tasks import job_events, job_handlers, tenant_groups
 from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Bus, Runtime
 
+log = get_logger(__name__)
+
 WORKER = "in-process"
-SPARE_SECONDS = 60.0  # a lease outlasts its handler's deadline by far: no other process could take the job over
 
 
 def open_work(
@@ -69,7 +74,7 @@ async def _once(runtime: Runtime, handler: Handler, turns: tenant_groups.Turns) 
         return await runtime.ledger.claim(
             handler.kind,
             worker=runtime.worker,
-            for_=timedelta(seconds=handler.deadline(settings) + SPARE_SECONDS),
+            for_=timedelta(seconds=settings.lease_seconds),
             limit=handler.at_once(settings),
             weight=handler.weight,
             alone=True,  # nothing competes with the answer: one job after the other
@@ -78,5 +83,26 @@ async def _once(runtime: Runtime, handler: Handler, turns: tenant_groups.Turns) 
 
     leases, _ = await turns.claim(claim)
     if leases:
-        await perform(runtime, handler, leases)
+        async with _renewed(runtime, leases):
+            await perform(runtime, handler, leases)
     return bool(leases)
+
+
+@asynccontextmanager
+async def _renewed(runtime: Runtime, leases: Sequence[Lease]) -> AsyncIterator[None]:
+    """Keep other processes from taking the jobs over. What a process does after it has lost a lease is refused."""
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(runtime.settings.heartbeat_seconds)
+            try:
+                await runtime.ledger.heartbeat(leases, for_=timedelta(seconds=runtime.settings.lease_seconds))
+            except errors.AftermindError as exc:  # the next one tries again, long before they end
+                log.warning("leases are not renewed", extra={"error": str(exc)})
+
+    renewing = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.wait([renewing])

@@ -1,8 +1,8 @@
 """An agent whose store is a file or a server, in a process that tests kill: `python -m tests.support.stored_agent URL`.
 
 It remembers turns one after the other and prints the text of each when it has been accepted; a turn that is refused is
-repeated with its key. With `--deadly` the process ends in the first extraction. With `--freezes` it stops itself in a
-transaction, and prints when that is refused after it has been continued.
+repeated with its key. With `--deadly` the process ends in the first extraction, with `--stops` it freezes there. With
+`--freezes` it stops itself in a transaction, and prints when that is refused after it has been continued.
 """
 
 import asyncio
@@ -17,23 +17,27 @@ from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 
 
-class DeadlyExtractor(RuleExtractor):
-    """Ends the process as a power failure does."""
+class SignallingExtractor(RuleExtractor):
+    """Sends its own process a signal: SIGKILL ends it as a power failure does, SIGSTOP freezes it."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self._number = number
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), self._number)
         return await super().extract(request)
 
 
-async def main(url: str, prefix: str, *, is_deadly: bool, freezes: bool) -> None:
+async def main(url: str, prefix: str, *, number: signal.Signals | None, freezes: bool) -> None:
     """Remember until the process is killed."""
-    async with Memory(url, extractor=DeadlyExtractor() if is_deadly else None) as memory:
+    async with Memory(url, extractor=None if number is None else SignallingExtractor(number)) as memory:
         if freezes:
             await freeze(memory)
             return
-        for number in range(1) if is_deadly else itertools.count():
-            text = f"{prefix} {number}"
-            await remember(memory, text, user=f"user {number % 3}")
+        for turn in itertools.count() if number is None else range(1):
+            text = f"{prefix} {turn}"
+            await remember(memory, text, user=f"user {turn % 3}")
             write(text)
         await asyncio.Event().wait()
 
@@ -71,4 +75,6 @@ def write(line: str) -> None:
 
 if __name__ == "__main__":
     flags = sys.argv[3:]
-    asyncio.run(main(sys.argv[1], sys.argv[2], is_deadly="--deadly" in flags, freezes="--freezes" in flags))
+    named = {"--deadly": signal.SIGKILL, "--stops": signal.SIGSTOP}
+    sent = next((named[flag] for flag in flags if flag in named), None)
+    asyncio.run(main(sys.argv[1], sys.argv[2], number=sent, freezes="--freezes" in flags))

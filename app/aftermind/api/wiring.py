@@ -225,6 +225,7 @@ def _in_process_services(
         prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
         tidy=tidy,
         replay=replays.step,
+        abandoned=ledger.has_abandoned if db.is_shared else None,
     )
     replays.on_start = queue.wake
     courier = InProcessCourier(db, settings)

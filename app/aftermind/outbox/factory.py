@@ -14,7 +14,7 @@ from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_lookup import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
-from aftermind.outbox.inmemory import InProcessQueue, Prepare, Tidy, load_work
+from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Prepare, Tidy, load_work
 from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publish_or_spool import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
@@ -149,6 +149,7 @@ def make_in_process(
     prepare: Prepare | None = None,
     tidy: Tidy | None = None,
     replay: Tidy | None = None,
+    abandoned: Abandoned | None = None,
 ) -> InProcessQueue:
     """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
 
@@ -168,4 +169,13 @@ def make_in_process(
         profiler=profiler,
         providers=providers,
     )
-    return InProcessQueue(settings, db=db, ledger=ledger, open_work=work, prepare=prepare, tidy=tidy, replay=replay)
+    return InProcessQueue(
+        settings,
+        db=db,
+        ledger=ledger,
+        open_work=work,
+        prepare=prepare,
+        tidy=tidy,
+        replay=replay,
+        abandoned=abandoned,
+    )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 
 from aftermind import errors
-from aftermind.db.database_protocol import Database
+from aftermind.db.database_protocol import Database, Transaction
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.ledger_backlog_limits import LedgerLimits
 from aftermind.outbox.protocol import Sent
@@ -18,6 +18,7 @@ from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Scope, Turn
+from aftermind.types.session_order import placed_after, session_columns
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import PendingLimits
@@ -26,12 +27,15 @@ log = get_logger(__name__)
 
 GROUP, ENTRY = "aftermind.handlers", "in_process"
 POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
+IDLE_CHECK_SECONDS = 2.0  # between checks of an idle process for jobs of others that have ended
 
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
 Prepare = Callable[[], Awaitable[None]]
 # Work on stored rows without a job; returns whether some of it remains.
 Tidy = Callable[[], Awaitable[bool]]
+# Whether there are jobs that no process works on.
+Abandoned = Callable[[], Awaitable[bool]]
 
 
 def load_work(*arguments: object, **named: object) -> Work:
@@ -46,7 +50,8 @@ def load_work(*arguments: object, **named: object) -> Work:
 class InProcessQueue:
     """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn,
     after `prepare`. `tidy` is called when no job is left, `replay` before each check for jobs: it puts in those of
-    replay plans, and returns whether a plan still runs.
+    replay plans, and returns whether a plan still runs. With `abandoned`, of a store of several processes, an idle
+    process takes over the jobs of those that have ended.
 
     Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
     """
@@ -61,9 +66,10 @@ class InProcessQueue:
         prepare: Prepare | None = None,
         tidy: Tidy | None = None,
         replay: Tidy | None = None,
+        abandoned: Abandoned | None = None,
     ) -> None:
         self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
-        self._tidy, self._replay = tidy, replay
+        self._tidy, self._replay, self._abandoned = tidy, replay, abandoned
         self._limits = PendingLimits.from_settings(settings)
         self._turn_limits = LedgerLimits(ledger, self._limits)
         self._work: Work | None = None
@@ -71,11 +77,12 @@ class InProcessQueue:
         self.positions = Positions()
         self._is_closing = False
         self._is_woken = False
+        self._next_check: asyncio.TimerHandle | None = None
 
     async def send(self, turn: Turn) -> Sent:
         async with self._db.transaction(namespace=turn.scope.namespace) as tx:
             number = await self._db.generation(tx)
-            turn = replace(turn, generation=number, counted_from=self.positions.began)
+            turn = await self._placed(tx, replace(turn, generation=number, counted_from=self.positions.began))
             payload = encode_turn(turn)
             refused = await self._turn_limits.refusal(tx, turn.scope, size=len(payload))
             if refused is not None:
@@ -91,6 +98,15 @@ class InProcessQueue:
         self._is_closing = False
         self._is_woken = True
         self._task.start(self._work_off)
+
+    async def _placed(self, tx: Transaction, turn: Turn) -> Turn:
+        """The turn after those of other processes in its session that are not stored yet, whichever is stored first."""
+        if self._abandoned is None:
+            return turn
+        last = (await self._ledger.accepted_order(tx, [turn.scope])).get(session_columns(turn.scope))
+        if last is None or last.counted_from == turn.counted_from:
+            return turn
+        return placed_after(turn, last)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
         """The owner's turns that are not stored yet, oldest first."""
@@ -109,6 +125,8 @@ class InProcessQueue:
     async def close(self) -> None:
         """Finish what can run now; what waits for its time stays with the store."""
         self._is_closing = True
+        if self._next_check is not None:
+            self._next_check.cancel()
         await self._task.wait()
 
     async def _work_off(self) -> None:
@@ -124,6 +142,24 @@ class InProcessQueue:
                         pass
         except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
             log.exception("background work stopped")
+        self._check_later()
+
+    def _check_later(self) -> None:
+        if self._abandoned is not None and not self._is_closing:
+            loop = asyncio.get_running_loop()
+            self._next_check = loop.call_later(IDLE_CHECK_SECONDS, self._task.start, self._check)
+
+    async def _check(self) -> None:
+        """Take over jobs of processes that have ended."""
+        assert self._abandoned is not None
+        try:
+            self._is_woken = await self._abandoned() or self._is_woken
+        except errors.AftermindError as exc:  # the next check tries again
+            log.info("the store is not checked for jobs", extra={"error": str(exc)})
+        if self._is_woken:
+            await self._work_off()
+        else:
+            self._check_later()
 
     async def _prepare_once(self) -> None:
         if self._prepare is None:

@@ -6,10 +6,16 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from aftermind import Memory, Settings
+from aftermind.llm.offline.rule_extractor import RuleExtractor
+from aftermind.llm.protocols import Extraction, ExtractionRequest
+from aftermind.outbox.inmemory import InProcessQueue
+from aftermind.types import JobKind
 from tests.integration.stores.test_stored_memory import SHARED_URLS, USERS, all_stored, memory_at, stored_agent
 from tests.support.citus import citus_store
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -82,6 +88,27 @@ async def test_a_subscriber_hears_events_of_another_process(url: str, tmp_path: 
             listening.cancel()
 
 
+async def test_turns_of_a_session_are_in_the_order_in_which_processes_accepted_them(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def find_nothing(queue: InProcessQueue) -> bool:
+        return False
+
+    async with memory_at(url, tmp_path) as here, memory_at(url, tmp_path) as there:
+        ledger = here._parts.ledger
+        with monkeypatch.context() as patch:
+            patch.setattr(InProcessQueue, "_step", find_nothing)
+            first = await here.remember("first", user_id="alice", session_id="s")
+            (slow,) = await ledger.claim(JobKind.STORE, worker="slow", for_=timedelta(seconds=PATIENCE_SECONDS))
+        second = await there.remember("second", user_id="alice", session_id="s")
+        await second.stored(timeout=PATIENCE_SECONDS)
+
+        await ledger.snooze(slow, after=timedelta(0), why="slow")
+        await first.stored(timeout=PATIENCE_SECONDS)
+
+        assert [each.content for each in await there.history(user_id="alice")] == ["first", "second"]
+
+
 @pytest.mark.long
 async def test_nothing_is_lost_or_doubled_while_processes_are_frozen_and_killed(url: str, tmp_path: Path) -> None:
     acknowledged: list[str] = []
@@ -137,16 +164,57 @@ async def test_a_process_that_is_frozen_in_a_transaction_stops_no_other(url: str
         assert await memory._parts.db.generation() == 0
 
 
-async def test_jobs_of_a_killed_process_are_done_by_another(url: str, tmp_path: Path) -> None:
+async def test_jobs_of_a_killed_process_are_done_by_one_that_is_idle(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path) as memory:
+        assert await memory.history(user_id="user 0") == []
         with agents(url, tmp_path, "I live in Oslo:--deadly") as (process,):
             await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
-        await memory.remember("Wakes the queue of this process.", user_id="user 0")
 
         async def lives_in() -> list[str]:
             return [fact.object for fact in await memory.facts.query(user_id="user 0")]
 
         await wait_until(lives_in, timeout=180, description="the fact of the killed job")
+
+
+async def test_jobs_of_a_frozen_process_are_done_by_another(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AFTERMIND_LEASE_SECONDS", "2")  # of the process
+    monkeypatch.setenv("AFTERMIND_HEARTBEAT_SECONDS", "0.5")
+    async with memory_at(url, tmp_path) as memory:
+        with agents(url, tmp_path, "I live in Oslo:--stops"):
+
+            async def lives_in() -> list[str]:
+                return [fact.object for fact in await memory.facts.query(user_id="user 0")]
+
+            await wait_until(lives_in, timeout=180, description="the fact of the frozen job")
+
+
+async def test_a_job_that_outlasts_its_lease_runs_once(url: str, tmp_path: Path) -> None:
+    extractor = SlowExtractor()  # of both: either may run the job
+    settings = Settings(
+        state_dir=tmp_path, embedder="hash", extract_quiet_seconds=0.1, lease_seconds=1.0, heartbeat_seconds=0.2
+    )
+    async with (
+        Memory(url, extractor=extractor, settings=settings) as here,
+        Memory(url, extractor=extractor, settings=settings) as there,
+    ):
+        assert await there.history(user_id="alice") == []
+        await (await here.remember("I live in Oslo.", user_id="alice")).extracted(timeout=PATIENCE_SECONDS)
+        assert [fact.object for fact in await there.facts.query(user_id="alice")] == ["Oslo"]
+
+    assert extractor.calls == 1
+
+
+class SlowExtractor(RuleExtractor):
+    """Takes several times as long as a lease lasts."""
+
+    calls = 0
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        self.calls += 1
+        await asyncio.sleep(5.0)  # longer than an idle process waits, and two of its checks
+        return await super().extract(request)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from aftermind.wire.payloads import decode_turn
 
 # kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
 MAX_FINISHED_JOBS = 10_000
+OVERDUE = timedelta(seconds=2)  # a running process checks 20 times a second for due jobs
 
 
 class InMemoryLedger:
@@ -314,6 +315,20 @@ class InMemoryLedger:
             if buried and on_buried is not None:
                 await on_buried(tx, buried)
             return len(gone)
+
+    async def has_abandoned(self) -> bool:
+        """Whether a lease is lost, or a job has been due for so long that the process that put it in may have ended."""
+        async with self._database.transaction(read_only=True) as tx:
+            now = self._database.now()
+            return any(
+                self._is_lost(record, now)
+                if record.job.state is JobState.RUNNING
+                else record.job.state in WAITING and record.job.run_at < now - OVERDUE
+                for kind in JobKind
+                if None not in (paused := _paused_namespaces(tx, kind))
+                for record in _live(tx, kind)
+                if record.job.scope.namespace not in paused
+            )
 
     def _is_lost(self, record: Record, now: datetime) -> bool:
         """A lease that ran out, or that a process held which has ended."""
