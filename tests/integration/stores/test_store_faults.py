@@ -15,6 +15,8 @@ from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
 from aftermind.db.record_store_journals.protocol import Batch, StoreState
 from aftermind.db.record_store_journals.sql import SqlJournal
+from tests.support.journals import sql_url
+from tests.support.servers import Database, psql_async
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -79,6 +81,31 @@ async def test_a_file_of_another_program(tmp_path: Path) -> None:
 
     with pytest.raises(errors.InvalidSettings, match="belongs to another program"):
         await memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path).remember("refused", user_id="alice")
+
+
+async def test_a_file_of_an_earlier_build(tmp_path: Path) -> None:
+    await write_turn(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "bot.db")) as raw:
+        for table in ("aftermind_rows", "aftermind_versions"):
+            raw.execute(f"DROP TABLE {table}")
+        raw.execute("CREATE TABLE rows (partition TEXT, table_name TEXT, key TEXT, value BLOB)")
+        raw.execute("INSERT INTO rows VALUES ('a', 'episodes', 'k', 'v')")
+        raw.commit()
+    before = (tmp_path / "bot.db").read_bytes()
+
+    with pytest.raises(errors.InvalidSettings, match=r"an earlier build wrote the file.*`aftermind copy`"):
+        await memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path).remember("refused", user_id="alice")
+
+    assert (tmp_path / "bot.db").read_bytes() == before
+
+
+async def test_a_database_with_a_table_of_another_program(tmp_path: Path, database: Database) -> None:
+    await psql_async(database.admin_url, "CREATE TABLE aftermind_rows (id integer)")
+
+    with pytest.raises(
+        errors.InvalidSettings, match=r"table aftermind_rows belongs to another program.*another database"
+    ):
+        await memory_at(sql_url(database), tmp_path).remember("refused", user_id="alice")
 
 
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:

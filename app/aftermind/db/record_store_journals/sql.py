@@ -107,7 +107,7 @@ class SqlJournal:
         else:
             parsed = _parse(url)
             self.name = f"sql+{parsed.set(username=None, password=None, query={}).render_as_string()}"
-            self._at = Server(self.name, parsed)
+            self._at = Server(self.name, parsed, _METADATA.sorted_tables)
         _journals.add(self)
 
     def open(self) -> None:

@@ -91,11 +91,17 @@ class SqliteFile:
         return found
 
     def check(self, on: Connection) -> None:
-        """Refuse the file of another program."""
+        """Refuse the file of another program, and one of an earlier build."""
         (application,) = on.execute("PRAGMA application_id").fetchone()
         (tables,) = on.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if application != APPLICATION_ID and tables:
             why = "the file belongs to another program. Name another file."
+            raise errors.InvalidSettings("url", self._name, why)
+        if on.execute("SELECT 1 FROM sqlite_master WHERE name = 'rows'").fetchone():
+            why = (
+                "an earlier build wrote the file. Run `aftermind copy` with that build from it to a json: folder, and "
+                "with this one from the folder to a new file."
+            )
             raise errors.InvalidSettings("url", self._name, why)
         on.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
@@ -136,8 +142,8 @@ class SqliteFile:
 class Server:
     """A server, by the driver that its URL names. What is asynchronous runs in a loop of a thread."""
 
-    def __init__(self, name: str, url: sa.URL) -> None:
-        self._name, self._url = name, url
+    def __init__(self, name: str, url: sa.URL, tables: Sequence[sa.Table]) -> None:
+        self._name, self._url, self._tables = name, url, tables
         self._sync: sa.Engine | None = None
         self._async: AsyncEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -176,7 +182,17 @@ class Server:
         return None
 
     def check(self, on: Connection) -> None:
-        """The user named the database."""
+        """Refuse tables of another program that have the names of these."""
+        assert isinstance(on, sa.Connection)
+        there = sa.inspect(on)
+        for table in self._tables:
+            if there.has_table(table.name):
+                missing = {each.name for each in table.columns} - {
+                    each["name"] for each in there.get_columns(table.name)
+                }
+                if missing:
+                    why = f"its table {table.name} belongs to another program: it has no column {min(missing)}. "
+                    raise errors.InvalidSettings("url", self._name, f"{why}Name another database.")
 
     def compact(self) -> None:
         """The database reclaims deleted rows by itself."""
