@@ -24,6 +24,7 @@ from aftermind.wire.redis_keys import owner_part
 
 ORPHANS_SECONDS = 5.0  # how often a send checks for spooled turns of another process
 
+_Session = tuple[asyncio.AbstractEventLoop, str, str | None]
 Recorded = Callable[[Turn], Awaitable[str | None]]  # the hash of what was recorded under the id of the turn
 
 
@@ -46,6 +47,7 @@ class Publisher:
         self._limits = PendingLimits.from_settings(settings)
         self._drain = Drain(acceptor, spool, follow=self._follow_move)
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
+        self._checks: dict[_Session, asyncio.Future[None]] = {}  # of keys, the latest of each session
         self._orphans_at = 0.0
         self._acceptor_seconds = 0.0
         self._divide_budget()
@@ -58,8 +60,8 @@ class Publisher:
         switched off. Whatever it raises, the turn was not taken, or the same turn can be sent again.
         """
         began = time.monotonic()
-        if turn.content_hash is not None:
-            await self._check_key(turn)
+        if turn.content_hash is not None or self._checks:
+            await self._in_order_of_calls(turn)
         self.find_orphans()
         if self._drain.away is not None:
             return await self._spooled(turn, began, self._drain.away)
@@ -164,6 +166,28 @@ class Publisher:
             raise errors.TenantMoved(namespace, database=database, other=database)
         accepted: list[Accepted] = await parts(database).outboxes.get().accept_elsewhere(offers)
         return accepted
+
+    async def _in_order_of_calls(self, turn: Turn) -> None:
+        """Check the turn's key, and let earlier calls of its session finish theirs, so that none is overtaken.
+
+        Checks run side by side and have the same deadline: the wait is never longer than a check.
+        """
+        loop = asyncio.get_running_loop()
+        session = (loop, owner_part(turn.scope), turn.scope.session_id)
+        earlier = self._checks.get(session)
+        if turn.content_hash is None and earlier is None:
+            return
+        mine: asyncio.Future[None] = loop.create_future()
+        self._checks[session] = mine
+        try:
+            if turn.content_hash is not None:
+                await self._check_key(turn)
+            if earlier is not None:
+                await asyncio.wait([earlier])
+        finally:
+            mine.set_result(None)
+            if self._checks.get(session) is mine:
+                del self._checks[session]
 
     async def _check_key(self, turn: Turn) -> None:
         """Whether its key was used for another turn, as far as can be seen: one that is stored, or spooled here.

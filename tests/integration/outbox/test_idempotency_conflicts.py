@@ -1,8 +1,10 @@
 """One idempotency key with other content is refused, however the first turn was accepted and wherever it is now."""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -51,6 +53,25 @@ async def remember(memory: Memory, valkey: Valkey, content: str, how: str, *, se
             content, user_id="alice", session_id=session, idempotency_key=KEY, accept=accept
         )
     assert receipt.spooled or how != "spool"  # after an outage others are spooled too, until it is drained
+
+
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
+async def test_concurrent_turns_with_keys_are_accepted_in_the_order_of_the_calls(
+    database: Database, valkey: Valkey, tmp_path: Path, accept: Literal["redis", "postgres"]
+) -> None:
+    settings = settings_of(database, valkey, tmp_path / "agent")
+    patient = settings.model_copy(update={"remember_budget_seconds": 30.0, "redis_timeout_seconds": 30.0})
+    said = [f"Message {number}." for number in range(12)]
+
+    def call(number: int) -> Awaitable[object]:
+        key = f"key-{number}" if number % 4 else None  # turns without a key do not overtake either
+        return agent.remember(said[number], user_id="alice", session_id="s", idempotency_key=key, accept=accept)
+
+    async with Memory(settings=patient) as agent:
+        await asyncio.gather(*(call(number) for number in range(12)))  # the first call opens a connection, as in a CLI
+        kept = await agent.export(user_id="alice")  # pending turns too
+
+    assert [each.content for each in kept.episodes] == said
 
 
 SECONDS = ("redis", "postgres")
