@@ -61,6 +61,7 @@ class AftermindError(Exception):
     """Root of everything that Aftermind raises on purpose."""
 
     usage: Any = None  # Any: `llm.protocols.Usage` of model calls that were paid for although this came of them
+    model: str | None = None  # the model whose call failed
 
 
 class InvalidInput(AftermindError):
@@ -375,10 +376,16 @@ class ModelRefused(Refused):
 
 
 class BadModelRequest(Refused):
-    """A model provider rejected the request as invalid (400, 404, 413, 422)."""
+    """A model provider rejected the request as invalid (400, 404, 413, 422).
 
-    def __init__(self, provider: str, status: int, why: str) -> None:
-        self.provider, self.status, self.why = provider, status, why
+    `answer` is the provider's own message. It may quote the request, so it is no part of this error's message.
+    `evidence` is what a dead letter keeps of it.
+    """
+
+    evidence: Mapping[str, Any] | None = None  # Any: JSON
+
+    def __init__(self, provider: str, status: int, why: str, *, answer: str | None = None) -> None:
+        self.provider, self.status, self.why, self.answer = provider, status, why, answer
         super().__init__(f"{provider} answered {status}: {why}")
 
 

@@ -141,7 +141,8 @@ async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> di
     made: list[Matrix] = []
     started, calls = time.monotonic(), 0
     for part in _parts([text for texts in spoken for text in texts], share.embedder):
-        made.append(await share.embedder.embed(part))
+        with extraction_call.evidence_of_failures(flat, extraction_call.HISTORY):
+            made.append(await share.embedder.embed(part))
         calls += 1
     rows = regroup(np.concatenate(made), [len(texts) for texts in spoken]) if made else []
     vectors: dict[EpisodeId, Vector] = {episode.id: row for episode, row in zip(flat, rows, strict=True)}

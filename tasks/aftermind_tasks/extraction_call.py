@@ -1,6 +1,7 @@
 """Common part of extraction and re-extraction: the model call, and writing the resolved facts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -38,8 +39,9 @@ from aftermind_tasks.runtime import Runtime
 
 KNOWN = 50  # facts that the model is shown: those with words of the turns first, then the latest
 CHARACTERS_PER_TOKEN = 3  # fewer than any text has on average
-MAX_REJECTED_CHARACTERS = 20_000  # of an unusable answer that a dead letter keeps
+MAX_REJECTED_CHARACTERS = 20_000  # of an unusable answer, or of a provider's message, that a dead letter keeps
 FACTS, SUMMARY, PROFILE = "facts", "summary", "profile"  # as `save=` names them
+HISTORY = "history"
 UNKNOWN_SPEAKER = "none"  # the model of an answer without a model call
 MAX_EPISODES_READ = 1_000  # facts of the owner among which those are chosen
 
@@ -57,12 +59,8 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         believed = await runtime.store.facts(tx, scope.owner, limit=MAX_EPISODES_READ)
     known = await related(believed, turns, language=runtime.settings.language_for(scope.namespace))
-    try:
+    with evidence_of_failures(episodes, FACTS):
         extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))
-    except errors.BadModelAnswer as exc:  # with its episodes, so that an erasure of one of them deletes it too
-        if exc.answer is not None:
-            exc.evidence = build_answer(episodes, FACTS, rejected=exc.answer[:MAX_REJECTED_CHARACTERS])
-        raise
     subjects = {fact.subject for fact in known}
     claims = await ground(extraction.claims, turns, subjects=subjects)
     if runtime.settings.learn_procedures:
@@ -70,6 +68,20 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
     if claims or not extraction.claims:
         return replace(extraction, claims=claims)
     return replace(extraction, claims=(), reason_empty="no claim was in the words of a trusted turn")
+
+
+@contextmanager
+def evidence_of_failures(episodes: Sequence[Episode], kind: str) -> Iterator[None]:
+    """Let a dead letter keep an unusable answer of a model, or its provider's message.
+
+    It has the ids of the episodes, so that an erasure of one of them deletes it too.
+    """
+    try:
+        yield
+    except (errors.BadModelAnswer, errors.BadModelRequest) as exc:
+        if exc.answer is not None:
+            exc.evidence = build_answer(episodes, kind, rejected=exc.answer[:MAX_REJECTED_CHARACTERS])
+        raise
 
 
 def _procedures(episodes: Sequence[Episode]) -> list[Assertion]:

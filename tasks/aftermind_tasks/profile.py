@@ -56,7 +56,8 @@ async def _ask(
     schema = runtime.profile_schema
     kept = before.traits if runtime.settings.profile_mode == "update" else {}
     current = {name: trait.value for name, trait in kept.items()}
-    traits = await profiler.profile(current, turns, schema.json if schema else None)
+    with extraction_call.evidence_of_failures(episodes, extraction_call.PROFILE):
+        traits = await profiler.profile(current, turns, schema.json if schema else None)
     fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
     spoke = {turn.id for turn in turns if turn.trusted}
     evidence = {name: [str(each) for each in traits.evidence.get(name, ()) if each in spoke] for name in fitting}

@@ -104,8 +104,8 @@ def to_failure(error: Exception, *, reason_code: str | None = None) -> Failure:
         error_class=type(error).__name__,
         error=_redact(error),
         fingerprint=_fingerprint(code, error),
-        model=getattr(error, "provider", None),
-        answer=error.evidence if isinstance(error, errors.BadModelAnswer) else None,
+        model=(error.model if isinstance(error, errors.AftermindError) else None) or getattr(error, "provider", None),
+        answer=error.evidence if isinstance(error, errors.BadModelAnswer | errors.BadModelRequest) else None,
     )
 
 

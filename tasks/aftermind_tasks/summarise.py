@@ -76,7 +76,8 @@ async def _ask(
     condensed = None
     if turns:
         await extraction_call.check_budget(runtime, lease.job.scope)
-        condensed = await runtime.summariser.summarise(base.text if base else None, turns)
+        with extraction_call.evidence_of_failures(seen.episodes, extraction_call.SUMMARY):
+            condensed = await runtime.summariser.summarise(base.text if base else None, turns)
     if condensed is not None:
         text = await screening.without_instructions(condensed.text[:MAX_CHARACTERS])
     else:

@@ -266,7 +266,8 @@ def bad_answer(kind: str) -> Response:
 
 def refusal(status: int, code: str, headers: Mapping[str, str] | None = None) -> Response:
     """An error as OpenAI's server gives it."""
-    body = {"error": {"message": "scripted", "type": code, "code": code}}
+    error = {"message": f"The scripted model cannot serve it: {code}.", "type": "invalid_request_error", "code": code}
+    body = {"error": error | {"param": "messages[0].content"}} if status == 400 else {"error": error}
     return JSONResponse(body, status_code=status, headers=dict(headers or {}))
 
 

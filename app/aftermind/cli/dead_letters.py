@@ -269,6 +269,10 @@ def shorten(text: str) -> str:
     return text if len(text) <= MAX_USER_CHARACTERS else f"{text[: MAX_USER_CHARACTERS - 1]}…"
 
 
+def _as_json(value: object) -> str:
+    return escape(orjson.dumps(console.to_plain(value)).decode())
+
+
 def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:
     job = letter.job
     out.print(f"[bold]{job.kind}[/] {job.id} is [bold]{job.state}[/] ({escape(job.reason_code or 'no reason')})")
@@ -278,9 +282,10 @@ def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:
         out.print(f"note         {escape(letter.note)}")
     if letter.raw is not None:
         out.print(f"turn         {len(letter.raw):,} bytes")
-    for title, value in (("payload", job.payload), ("answer", job.answer)):
-        if value:
-            out.print(f"{title:12} {escape(orjson.dumps(console.to_plain(value)).decode())}")
+    out.print(f"payload      {_as_json(job.payload)}")
+    if job.answer:
+        rejected = job.answer.get("rejected")
+        out.print(f"answer       {escape(str(rejected)) if rejected else _as_json(job.answer)}")
     for message in messages:
         out.print(f"{message.role:12} {escape(message.content)}")
     for each in letter.attempts:

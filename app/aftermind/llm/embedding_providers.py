@@ -39,7 +39,7 @@ class VoyageClient(Client):
         if isinstance(exc, error.Timeout):
             return self.no_answer()
         if isinstance(exc, error.VoyageError) and (exc.http_status or 0) >= 300:
-            return self.refusal(exc.http_status, exc.headers, type(exc).__name__)
+            return self.refusal(exc.http_status, exc.headers, type(exc).__name__, message=str(exc))
         if isinstance(exc, error.APIConnectionError):
             return errors.ModelUnavailable(self.provider, "no connection")
         return self.unreadable(exc) if isinstance(exc, error.VoyageError) else None
@@ -90,7 +90,7 @@ class CohereClient(Client):
         if isinstance(exc, httpx.HTTPError):
             return errors.ModelUnavailable(self.provider, f"no connection ({type(exc).__name__})")
         if isinstance(exc, ApiError) and exc.status_code is not None and exc.status_code >= 300:
-            return self.refusal(exc.status_code, exc.headers or {}, type(exc).__name__)
+            return self.refusal(exc.status_code, exc.headers or {}, type(exc).__name__, message=str(exc.body))
         return self.unreadable(exc) if isinstance(exc, ApiError) else None
 
 

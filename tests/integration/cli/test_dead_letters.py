@@ -45,7 +45,7 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert f"print-of-{REASON}" in grouped
     assert str(job) in wide
     assert json.loads(got.stdout)["job"]["id"] == str(job)
-    for text in ("user         I like tea.", '"rejected":"no JSON"', '"episodes":["e"]'):
+    for text in ("user         I like tea.", "answer       no JSON", '"episodes":["e"]'):
         assert text in whole.stdout
     assert str(job) in timeline.stderr
     assert unknown.returncode == 2

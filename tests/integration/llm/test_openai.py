@@ -288,7 +288,7 @@ async def test_errors_never_carry_what_was_said(client: Client, provider: Script
         await OpenAIExtractor(client, MODEL).extract(request(turn("My PIN is 4711.")))
 
     assert "4711" not in str(caught.value)
-    assert caught.value.why == "context_length_exceeded"
+    assert caught.value.why == "context_length_exceeded (messages[0].content)"
 
 
 # the first call of a process

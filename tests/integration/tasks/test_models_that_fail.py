@@ -104,6 +104,25 @@ async def test_one_text_that_the_provider_refuses_is_dead_alone(runtime: Runtime
     assert sorted(embedded) == [0, 1, 1, 1]
 
 
+@pytest.mark.parametrize("kind", [JobKind.EMBED, JobKind.EXTRACT])
+async def test_a_letter_keeps_what_the_provider_said_apart_from_the_error_which_is_logged(
+    runtime: Runtime, model: ScriptedOpenAI, kind: JobKind
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.plan = ["400"]
+
+    await work(runtime, kind)
+
+    [dead] = await runtime.ledger.jobs(kinds=[kind], states=[JobState.DEAD])
+    assert dead.error is not None
+    assert dead.error.endswith("answered 400: context_length_exceeded (messages[0].content)")
+    assert dead.answer is not None
+    assert dead.answer["rejected"] == "The scripted model cannot serve it: context_length_exceeded."
+    assert len(dead.answer["episodes"]) == 1, "an erasure of the episode deletes it"
+    attempts = await runtime.ledger.attempts(dead.id)
+    assert [each.model for each in attempts] == [{"embed": "text-embedding-3-small", "extract": "scripted"}[kind]]
+
+
 async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_says(runtime: Runtime, model: ScriptedOpenAI) -> None:
     await remember(runtime, turn_of("ann", SAID))
     model.script.plan, model.script.retry_after = ["429"], 60.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,9 @@ PRICES: Mapping[str, tuple[float, float]] = {
     "gpt-4.1-mini": (0.4, 1.6),
     "gpt-4o-mini": (0.15, 0.6),
 }
+
+
+_PARAMETER = re.compile(r"[\w.\[\]-]{1,80}")  # the name of a parameter of a request, never its value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,6 +98,7 @@ class Client:
                 with tracing.span("aftermind.model", **_described(self.kind, self.provider, model)):
                     yield sdk
         except errors.AftermindError as exc:
+            exc.model = model
             await self.gate.report(self.provider, exc, tokens=tokens)
             raise
         await self.gate.report(self.provider, None, tokens=tokens)
@@ -128,13 +133,13 @@ class Client:
         if isinstance(exc, sdk.APIConnectionError):
             return errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})")
         if isinstance(exc, sdk.APIStatusError):
-            body = exc.body if isinstance(exc.body, dict) else {}
-            code = getattr(exc, "code", None) or getattr(exc, "type", None) or body.get("type") or "no code"
-            return self.refusal(exc.status_code, exc.response.headers, str(code))
+            return self.refusal(exc.status_code, exc.response.headers, _code(exc), message=_message(exc))
         return self.unreadable(exc) if isinstance(exc, sdk.APIError) else None
 
-    def refusal(self, status: int, headers: Mapping[str, str], code: str) -> errors.AftermindError:
-        """Our error for an HTTP status that is none of success."""
+    def refusal(
+        self, status: int, headers: Mapping[str, str], code: str, *, message: str | None = None
+    ) -> errors.AftermindError:
+        """Our error for an HTTP status that is none of success; `message` is the provider's own."""
         if status == 429:
             return errors.RateLimited(self.provider, _retry_after(headers))
         if status in (401, 403):
@@ -143,7 +148,7 @@ class Client:
             return errors.ModelUnavailable(self.provider, f"it answered {status}")
         if "content" in code and ("filter" in code or "policy" in code):
             return errors.ModelRefused(self.provider, code)
-        return errors.BadModelRequest(self.provider, status, code)
+        return errors.BadModelRequest(self.provider, status, code, answer=message)
 
     def no_answer(self) -> errors.ModelUnavailable:
         """The deadline has passed."""
@@ -152,6 +157,25 @@ class Client:
     def unreadable(self, exc: Exception) -> errors.BadModelAnswer:
         """The answer is not of the provider's format."""
         return errors.BadModelAnswer(self.provider, f"{type(exc).__name__} while it was read")
+
+
+def _code(exc: Any) -> str:  # Any: an `APIStatusError` of OpenAI's SDK or of one with the same exceptions
+    """What was wrong, by the provider's identifiers: its code, and the parameter if it names one."""
+    body = _error_of_body(exc)
+    code = getattr(exc, "code", None) or body.get("code") or getattr(exc, "type", None) or body.get("type")
+    parameter = getattr(exc, "param", None) or body.get("param")
+    is_name = isinstance(parameter, str) and _PARAMETER.fullmatch(parameter)
+    return f"{code or 'no code'} ({parameter})" if is_name else str(code or "no code")
+
+
+def _message(exc: Any) -> str:  # Any: as in `_code`
+    return str(_error_of_body(exc).get("message") or exc)
+
+
+def _error_of_body(exc: Any) -> Mapping[str, Any]:  # Any: as in `_code`; JSON
+    body = exc.body if isinstance(exc.body, dict) else {}
+    inner = body.get("error")
+    return inner if isinstance(inner, dict) else body
 
 
 def _described(kind: str, provider: str, model: str) -> dict[str, str]:
