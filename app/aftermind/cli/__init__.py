@@ -1,5 +1,6 @@
 """The `aftermind` command: one module a family of commands. Only the family that is asked for is loaded."""
 
+import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
@@ -56,6 +57,7 @@ def make_app_for(families: Iterable[str] = FAMILIES) -> typer.Typer:
     app.callback()(_root)  # one command alone is still asked for by its name
     for family in families:
         import_module(f"aftermind.cli.{family}").register(app)
+    _unwrap_help(app)
     return app
 
 
@@ -71,6 +73,16 @@ def main() -> None:
     except BrokenPipeError:  # `aftermind facts | head`
         sys.stderr.close()
         sys.exit(0)
+
+
+def _unwrap_help(app: typer.Typer) -> None:
+    """Let help texts wrap at the terminal's width: Typer keeps the line breaks of all paragraphs but the first."""
+    for command in app.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
 
 
 def _print_version(wanted: bool) -> None:

@@ -227,7 +227,7 @@ async def record_read(
 ) -> None:
     """Record that the operator reads a user's memory; if this fails, the memory is not shown.
 
-    A store within one process has no operators, so nothing is recorded.
+    A store of one process has no audit trail, so nothing is recorded.
     """
     if memory.keeps_audit:
         await memory.audit.record(action, user_id=user, namespace=namespace, detail=detail)
@@ -238,6 +238,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield
 
     async def interruptible() -> T:
         task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().set_exception_handler(_ignore_cancelled_connects)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # otherwise the caller has its own signal handling
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await task
@@ -245,6 +246,20 @@ def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield
     with suppress(KeyboardInterrupt, asyncio.CancelledError):
         return asyncio.run(interruptible())
     raise typer.Exit(130)
+
+
+def _ignore_cancelled_connects(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: as asyncio's
+    """Report errors that no task has retrieved, except asyncpg's for a connection that a deadline has cancelled.
+
+    It sets an exception on a future of its own, which nothing awaits any more.
+    """
+    if not (isinstance(context.get("exception"), ConnectionError) and "connection_lost" in str(context["exception"])):
+        loop.default_exception_handler(context)
+
+
+def count_of(count: int, noun: str) -> str:
+    """`1 turn`, `1,200 turns`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def when(moment: datetime) -> str:

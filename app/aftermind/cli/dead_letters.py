@@ -16,6 +16,7 @@ from aftermind import errors
 from aftermind.cli import console
 from aftermind.cli.console import out
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.types import Episode, Job, JobId, JobKind, Json, Message
 from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
@@ -34,8 +35,11 @@ Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", "-f", help="With this error fingerprint, as in `stats`.")
 ]
 ErrorText = Annotated[str | None, typer.Option("--error", "-e", help="Error contains this text.")]
-OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user; requires --namespace.")]
-OfNamespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")]
+OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user of the namespace.")]
+OfNamespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Of this namespace. Default: all; with --user, AFTERMIND_NAMESPACE."),
+]
 Since = Annotated[str | None, typer.Option(help="Dead-lettered after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
 Until = Annotated[str | None, typer.Option(help="Dead-lettered before this time, in the same format.")]
 Ids = Annotated[list[UUID] | None, typer.Option("--id", help="This job. May be repeated.")]
@@ -66,7 +70,9 @@ def make_filter(
     since: str | None,
     until: str | None,
 ) -> JobFilter:
-    """A filter as the options name it."""
+    """A filter as the options name it. A user without a namespace is one of the settings' namespace, as elsewhere."""
+    if user is not None and namespace is None:
+        namespace = Settings().namespace
     return JobFilter(
         ids=tuple(JobId(each) for each in ids or ()),
         kinds=tuple(kinds or ()),

@@ -145,10 +145,14 @@ async def play(
     before = await _count_stored(memory, {(namespace, turn.user_id) for turn in turns}) if wait else None
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
-        queued = bars.add_task("queued", total=len(turns), said=f"0 of {len(turns):,} turns")
+        queued = bars.add_task("queued", total=len(turns), said=f"0 of {console.count_of(len(turns), 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
             await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], namespace, done)
-            bars.update(queued, completed=done.queued + len(done.bad), said=f"{done.queued:,} of {len(turns):,} turns")
+            bars.update(
+                queued,
+                completed=done.queued + len(done.bad),
+                said=f"{done.queued:,} of {console.count_of(len(turns), 'turn')}",
+            )
         bars.update(queued, completed=len(turns))
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
@@ -181,11 +185,12 @@ def report(done: Ingested) -> None:
         err.print(f"[yellow]skipped[/]  {escape(str(each.place))}: {escape(each.reason)}")
     if len(done.bad) > MAX_LISTED:
         err.print(f"[yellow]skipped[/]  … and {len(done.bad) - MAX_LISTED:,} more")
-    users = f"{len(done.users):,} user{'s' if len(done.users) != 1 else ''}"
-    parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
-    out.print(
-        f"{done.queued:,} turns ({done.messages:,} messages{parts}) of {users} accepted, {len(done.bad):,} skipped."
+    turns, messages, users = (
+        console.count_of(count, noun)
+        for count, noun in ((done.queued, "turn"), (done.messages, "message"), (len(done.users), "user"))
     )
+    parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
+    out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
     if done.stalled:
         console.warn(f"No progress, so the command stops waiting: {done.stalled}")
         console.warn(
@@ -236,10 +241,15 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
             sum(each.dead for each in seen),
         )
         left = max(0, done.queued - waiting)
-        bars.update(stored, completed=left, said=f"{left:,} of {done.queued:,} turns")
-        bars.update(embedded, total=max(episodes, 1), completed=vectors, said=f"{vectors:,} of {episodes:,} episodes")
-        trouble = f", {dead:,} dead letters" if dead else ""
-        bars.update(facts, said=f"{learnt:,} facts, {jobs:,} jobs left{trouble}")
+        bars.update(stored, completed=left, said=f"{left:,} of {console.count_of(done.queued, 'turn')}")
+        bars.update(
+            embedded,
+            total=max(episodes, 1),
+            completed=vectors,
+            said=f"{vectors:,} of {console.count_of(episodes, 'episode')}",
+        )
+        trouble = f", {console.count_of(dead, 'dead letter')}" if dead else ""
+        bars.update(facts, said=f"{console.count_of(learnt, 'fact')}, {console.count_of(jobs, 'job')} left{trouble}")
         if not waiting and not jobs:
             _complete(bars, facts)
             return

@@ -57,7 +57,7 @@ def list_(
     found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
     shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
     for job in found:
-        shown.add_row(*_row(job, wide=wide), console.one_line(job.error or job.note or job.worker or ""))
+        shown.add_row(*_row(job, wide=wide), console.one_line(_detail(job)))
     console.show(shown, wide=wide)
     return found
 
@@ -252,7 +252,7 @@ def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> JobActionRes
         return await memory.job_admin.apply(action, wanted, note=note, actor=dead_letters.actor())
 
     done = console.with_memory(work)
-    out.print(f"{done.changed} jobs changed.")
+    out.print(f"{console.count_of(done.changed, 'job')} changed.")
     if done.id is not None and done.changed:
         out.print(f"Undo with: aftermind jobs restore --action {done.id}")
     return done
@@ -279,6 +279,12 @@ def _filter(
         until=None,
     )
     return replace(wanted, states=tuple(states or ()))
+
+
+def _detail(job: Job) -> str:
+    if job.state is JobState.RUNNING:
+        return f"running at {job.worker}"
+    return (job.note if job.state is JobState.DISCARDED else job.error or job.note) or ""
 
 
 def _row(job: Job, *, wide: bool) -> tuple[str, ...]:

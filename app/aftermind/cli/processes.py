@@ -186,7 +186,8 @@ def print_addresses(settings: Settings, *, has_keys: bool) -> None:
         out.print("[bold]Sign in[/]  with an API key: [bold]aftermind api-keys create NAME[/] makes one")
     else:
         token = local_sign_in.read_token(settings.state_dir)
-        out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}   until the first key is made")
+        out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}")
+        out.print("         until the first key is made")
     out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
 
 

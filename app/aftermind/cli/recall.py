@@ -70,7 +70,7 @@ def recall(
     if xml:
         out.print(block.text, markup=False)
         return found
-    console.show(matches(block) if block.matches else "No matches.", wide=wide)
+    console.show(matches(block) if block.matches else _reason_for_none(block), wide=wide)
     out.print(f"[dim]{escape(summary(block))}, recall {block.id}[/]")
     if isinstance(found, RecallExplanation):
         out.print("\nNot in the block:" if found.excluded else "\nEvery candidate is in the block.")
@@ -208,9 +208,18 @@ def excluded(found: RecallExplanation) -> Table:
     return shown
 
 
+def _reason_for_none(block: RecallBlock) -> str:
+    if block.chunks_available:
+        return "No match fits the token budget. `--budget` raises it; `--explain` shows the matches."
+    return "No matches."
+
+
 def summary(block: RecallBlock) -> str:
     """One line about how the block came to be."""
     included = f"{block.chunks_included} of {block.chunks_available} chunks"
+    loads = (("summary", block.summary), ("profile", block.profile), ("blocks", block.blocks))
+    loaded = [name for name, load in loads if load]
+    included += "".join(f", {name}" for name in loaded)
     node = f"{block.served_by}{f' {block.replica}' if block.replica else ''}"
     return f"{included}, {block.tokens_used} tokens, {block.duration_ms:.1f} ms, served by {node}"
 

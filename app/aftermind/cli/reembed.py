@@ -195,6 +195,8 @@ def _print(found: ReembeddingStatus) -> None:
         out.print(f"Jobs: {steps.waiting:,} waiting, {steps.running:,} running, {steps.dead:,} dead.")
     if steps.why:
         out.print(escape(steps.why))
+    if stored.standby is not None and not found.reembedding.is_cut_over and counts.standby >= counts.episodes:
+        out.print("Next: [bold]aftermind reembed compare[/], then [bold]aftermind reembed cutover[/].")
 
 
 def _share(count: int, total: int) -> str:

@@ -239,7 +239,7 @@ def _counts(found: ReplayPlan) -> str:
 
 def _print_estimate(estimate: Estimate) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in estimate.by_kind.items())
-    out.print(f"jobs         {estimate.items} ({kinds}) of {estimate.namespaces} tenants")
+    out.print(f"jobs         {estimate.items} ({kinds}) of {console.count_of(estimate.namespaces, 'tenant')}")
     if estimate.oldest and estimate.newest:
         out.print(f"dead since   {console.when(estimate.oldest)} to {console.when(estimate.newest)}")
     out.print(f"duration     {estimate.seconds:,.0f} s at the plan's rate")

@@ -38,12 +38,14 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
     whole = run("get", str(stored))
+    of_user = run("list", "--user", "alice")
     timeline = run("timeline", str(job)[-8:], family="jobs")  # a job without a turn: the message has its whole id
 
     assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
     assert all(text in listed for text in (str(job)[-8:], REASON, "alice"))
     assert f"print-of-{REASON}" in grouped
     assert str(job) in wide
+    assert str(job)[-8:] in of_user.stdout, of_user.stderr
     assert json.loads(got.stdout)["job"]["id"] == str(job)
     for text in ("user         I like tea.", "answer       no JSON", '"episodes":["e"]'):
         assert text in whole.stdout

@@ -28,3 +28,18 @@ async def test_a_command_waits_for_the_vector_of_its_question(database: Database
     assert done.returncode == 0, done.stderr
     assert "I moved to Oslo." in done.stdout
     assert "degraded" not in done.stderr
+
+
+async def test_a_block_that_is_too_small_for_any_match_says_so(database: Database, redis_url: str) -> None:
+    async with Memory(database.app_url, broker=redis_url) as memory:
+        await memory.remember("I moved to Oslo.", user_id="ann")
+
+    done = await asyncio.to_thread(
+        run_module,
+        ["aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann", "--budget", "10"],
+        env=environment(database.relay_url, redis_url),
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "No match fits the token budget. `--budget` raises it" in done.stdout
+    assert "0 of 1 chunks" in done.stdout
