@@ -59,6 +59,25 @@ async def test_a_failure_is_a_dead_letter_is_replayed_and_is_gone(
     await expect(page.get_by_text("Oslo")).to_be_visible()
 
 
+async def test_what_the_provider_refused_is_read_in_full_in_the_list_and_in_its_words_on_the_letter(
+    deployment: Deployment, broken: None, page: Page, user: str
+) -> None:
+    deployment.provider.script.faults = {"400": 1.0}
+    await bury(deployment, user, f"I live in Turin, says {user}.")
+    await page.goto(f"/jobs?user={user}&state=dead")
+    table = page.get_by_role("region", name="Jobs")
+    detail = table.get_by_text("answered 400: context_length_exceeded (messages[0].content)")
+    assert await detail.evaluate(
+        "(each) => each.scrollWidth <= each.clientWidth && each.scrollHeight <= each.clientHeight"
+    )
+
+    await table.get_by_role("link").first.click()
+
+    said = page.get_by_role("region", name="Message of the provider")
+    await expect(said).to_contain_text("The scripted model cannot serve it: context_length_exceeded.")
+    await expect(page.get_by_role("region", name="Attempts")).to_contain_text("scripted, ")  # the model, by name
+
+
 async def test_discarding_asks_first_and_keeps_why(deployment: Deployment, broken: None, page: Page, user: str) -> None:
     await bury(deployment, user, f"Nothing that matters to {user}.")
     await page.goto(f"/dead?user={user}")

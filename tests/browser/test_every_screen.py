@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder: `make screenshots` names docs/screens
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 SERIOUS = ("serious", "critical")
+# Compared column by column, or a reference for programmers: these may scroll sideways on a phone.
+WIDE_ON_A_PHONE = ("Queues", "Parameters of", "Answer of")
 SAID = (
     ("Hi! I'm Alice. I live in Bergen and I work as a marine biologist.", "Nice to meet you, Alice!"),
     ("I'm allergic to peanuts, so never suggest recipes with them.", "Understood, no peanuts."),
@@ -111,10 +113,13 @@ async def test_no_screen_has_a_serious_fault_or_complains_or_is_wider_than_a_pho
         faults[name] = await _faults(page)
         faults[name] += [] if name == "problem" else said  # a page that is not there is one to the console, too
         said.clear()
+        faults[name] += [f"{table} scrolls sideways" for table in await _scrolling_tables(page)]
         await page.set_viewport_size(PHONE)  # type: ignore[arg-type]
         width = await page.evaluate("document.documentElement.scrollWidth")
         if width > PHONE["width"]:
             faults[name].append(f"{width} wide on a phone of {PHONE['width']}")
+        wide = [each for each in await _scrolling_tables(page) if not each.startswith(WIDE_ON_A_PHONE)]
+        faults[name] += [f"{table} scrolls sideways on a phone" for table in wide]
         if SCREENSHOTS and name in ("overview", "turns"):
             await _picture(page, Path(SCREENSHOTS) / f"{name}-phone-{theme}.png")
     await context.close()
@@ -158,6 +163,14 @@ async def test_a_chosen_theme_holds_on_the_next_page_and_without_scripts(
     assert await bare.locator("html").get_attribute("data-theme") == "dark"
     assert await bare.get_by_text(SAID[0][0]).is_visible()
     await plain.close()
+
+
+async def _scrolling_tables(page: Page) -> list[str]:
+    """Tables of which a part is visible only by scrolling sideways: by label, or how they begin."""
+    script = """() => [...document.querySelectorAll(".table")].filter((each) => each.scrollWidth > each.clientWidth + 1)
+      .map((each) => each.getAttribute("aria-label") || each.textContent.trim().slice(0, 40))"""
+    found: list[str] = await page.evaluate(script)
+    return found
 
 
 async def _open(page: Page, name: str, address: str) -> None:

@@ -86,7 +86,7 @@ async def series(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=
 async def _history(viewer: Viewer, over: timedelta) -> Sequence[MetricSample]:
     try:
         return await viewer.memory.job_admin.metric_history(over=over)
-    except (errors.InvalidSettings, errors.Unavailable):  # a store of one process, or one that does not answer
+    except errors.Unavailable:  # the components report it
         return ()
 
 
@@ -109,7 +109,8 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
     is_up = _is_up(now)
     is_shown = is_up and viewer.may(Right.OPERATE)  # dead letters and costs are shown to operators only
     spending = await memory.spending(namespace=viewer.namespace, everybody=True) if is_shown else []
-    groups = await _groups(viewer) if is_shown else None
+    wanted = JobFilter(namespace=viewer.namespace)
+    groups = await memory.dead_letters.groups(wanted, limit=GROUPS) if is_shown else None
     return {
         "health": now.health,
         "rows": [_row(now, kind, finished, groups) for kind in JobKind],
@@ -143,13 +144,6 @@ async def _processes(viewer: Viewer) -> Sequence[ProcessInfo]:
 def _pulse(request: Request) -> Pulse:
     pulse: Pulse = request.app.state.pulse
     return pulse
-
-
-async def _groups(viewer: Viewer) -> Sequence[DeadGroup] | None:
-    try:
-        return await viewer.memory.dead_letters.groups(JobFilter(namespace=viewer.namespace), limit=GROUPS)
-    except errors.InvalidSettings:  # a store of one process keeps no dead letters
-        return None
 
 
 def _is_up(sample: Sample) -> bool:

@@ -27,7 +27,7 @@
     const axis = { stroke: soft, grid, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     const plot = new uPlot({
       width: box.clientWidth, height: box.clientHeight,
-      legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
+      legend: { show: false }, cursor: { show: false }, padding: [8, 18, 0, 0],
       scales: { x: { time: true, range: (u, low, high) => [Math.min(low, high - 120), high] }, y: { range: (u, low, high) => [0, Math.max(high * 1.15, 1)] } },
       axes: [{ ...axis, space: 70, size: 28, values: (u, ticks) => ticks.map((tick) => new Date(tick * 1000).toISOString().slice(...(at.at(-1) - at[0] > 172800 ? [5, 10] : [11, 16]))) },
              { ...axis, size: 44, space: 34 }],
