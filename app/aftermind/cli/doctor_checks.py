@@ -86,12 +86,21 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                 if isinstance(exc, errors.StoreUnavailable | errors.RedisUnavailable):  # its hint names this command
                     why = f"{exc.what}: {exc.why}" if isinstance(exc, errors.StoreUnavailable) else f"Redis: {exc.why}"
                 why = why.removeprefix(f"{what}: ")
-                found = next((fix for text, fix in REFUSED if text in why), remedy)
+                found = next((fix for text, fix in REFUSED if text in why), _first_remedy(exc, what) or remedy)
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 
         return check_safely
 
     return decorate
+
+
+def _first_remedy(exc: Exception, what: str) -> str | None:
+    """What to correct before the check can say anything: a component with a check of its own."""
+    if isinstance(exc, errors.RedisUnavailable) and what != "Redis":
+        return "Correct Redis first."
+    if isinstance(exc, errors.StoreUnavailable) and what not in ("Postgres", "replica"):
+        return "Correct Postgres first."
+    return None
 
 
 @_reports_failure("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")

@@ -56,7 +56,7 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
         with console.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
         processes.remember_settings(settings)
-    out.print(table(stack.status()))
+    console.show(table(stack.status()))
     console.run(_follow_embedder(settings, workers=workers))
     if workers:
         processes.print_addresses(settings, has_keys=has_keys())
@@ -158,12 +158,14 @@ def status() -> list[ComponentStatus]:
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise console.ExitWithResult(1, components)
-    out.print(table(components))
+    console.show(table(components))
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         processes.print_addresses(settings, has_keys=is_database_up and has_keys())
     if is_database_up:
         _warn_about_work()
+    if all(each.state is ComponentState.STOPPED for each in components):
+        out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
     if any(each.state not in GOOD for each in components):
         raise console.ExitWithResult(1, components)
     return components
@@ -203,12 +205,10 @@ def destroy(
 
 def table(components: list[ComponentStatus]) -> Table:
     """Components as a table for people."""
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("component", "state", "pid", "port", "restarts", "since", ""):
-        shown.add_column(title, no_wrap=bool(title))  # too narrow a terminal wraps the detail only
+    shown = console.make_table("component", "state", "pid", "port", "restarts", "since", "detail", flexible="detail")
     for each in components:
         colour = "green" if each.state in GOOD else "red" if each.state is ComponentState.STOPPED else "yellow"
         numbers = (str(value) if value is not None else "-" for value in (each.pid, each.port, each.restarts))
         state = f"[{colour}]{each.state}[/]"
-        shown.add_row(each.name, state, *numbers, console.when(each.since), escape(each.detail))
+        shown.add_row(each.name, state, *numbers, console.when(each.since), console.one_line(each.detail))
     return shown

@@ -2,15 +2,16 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import Console
 
-from aftermind.cli import stack
+from aftermind.cli import console, stack
 from aftermind.stack import ComponentState, ComponentStatus
 
 SINCE = datetime(2026, 11, 23, 16, 45, tzinfo=UTC)
 
 
-def test_a_long_detail_wraps_and_leaves_the_other_columns_whole() -> None:
+def test_a_long_detail_has_a_line_of_its_own_below_its_component(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {
         "postgres-replica": ("", 24787),
         "worker-store": ("exited with code 137 before it was ready", 1),
@@ -21,10 +22,12 @@ def test_a_long_detail_wraps_and_leaves_the_other_columns_whole() -> None:
         )
         for name, (detail, pid) in states.items()
     ]
-    console = Console(width=80, record=True)
+    terminal = Console(width=80, record=True)
+    monkeypatch.setattr(console, "out", terminal)
 
-    console.print(stack.table(components))
+    console.show(stack.table(components))
 
-    text = console.export_text()
+    text = terminal.export_text()
+    assert "\n  exited with code 137 before it was ready" in text
     assert text.count("2026-11-23 16:45") == len(components)
     assert all(name in text for name in states)
