@@ -60,7 +60,11 @@ def test_a_table_fits_80_columns_and_shows_the_messages(shell: Shell, ingested: 
 
     shown = narrow.must("extraction", "--user", "alice")
     wide = narrow.must("extraction", "--user", "alice", "--wide")
+    history = narrow.must("facts", "--user", "alice", "--history")
+    trail = narrow.must("audit", "list", "--user", "alice", "--action", "read")
 
+    assert "user lives in Bergen" in history  # whole, in one line
+    assert re.search(r"read +alice *\n  by=", trail)
     assert max(map(len, shown.splitlines())) <= 80
     assert "Great idea. She lives" in shown
     assert "Great idea. She lives in Trondheim, so it has to be there." in wide

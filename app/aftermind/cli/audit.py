@@ -77,13 +77,11 @@ def _report_line(report: AuditReport) -> str:
 
 
 def _table(found: list[AuditEntry]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("no", "when", "who", "what", "whose", "detail"):
-        shown.add_column(title, no_wrap=title in ("no", "when", "what"), justify="right" if title == "no" else "left")
+    shown = console.make_table("no", "at", "actor", "action", "user", "detail", flexible="detail")
     for each in found:
         detail = ", ".join(f"{name}={_value(value)}" for name, value in each.detail.items())
-        texts = (str(each.seq), console.when(each.at), each.actor, str(each.action), each.user_id or "-", detail)
-        shown.add_row(*(escape(text) for text in texts))
+        texts = (str(each.seq), console.when(each.at), each.actor, str(each.action), each.user_id or "-")
+        shown.add_row(*(escape(text) for text in texts), console.one_line(detail))
     return shown
 
 

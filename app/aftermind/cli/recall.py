@@ -20,6 +20,7 @@ from aftermind.recall import Mode
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
 
+DATE_CHARACTERS = len("2026-01-31")
 EMBEDDING_BUDGET_SECONDS = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
 _BASIC = {"event", "at", "id", "namespace", "user_id", "session_id", "agent_id", "job_id", "watermark", "cursor"}
@@ -110,7 +111,7 @@ def facts(
     found, reasons = console.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
     none = "No facts. `aftermind status` shows whether workers run."
-    shown = believed(found, sources, with_beliefs=history) if found else none
+    shown = believed(found, sources, with_beliefs=history, show_minutes=wide or not history) if found else none
     console.show(shown, wide=wide)
     return reasons if why else found
 
@@ -225,12 +226,21 @@ def summary(block: RecallBlock) -> str:
 
 
 def believed(
-    found: list[Fact], sources: Mapping[FactId, Sequence[Episode]] | None = None, *, with_beliefs: bool = False
+    found: list[Fact],
+    sources: Mapping[FactId, Sequence[Episode]] | None = None,
+    *,
+    with_beliefs: bool = False,
+    show_minutes: bool = True,
 ) -> Table:
     """Facts as a table for people, with the messages that they came from where these are given.
 
-    `with_beliefs` adds from when until when each was believed, which distinguishes the rows of a history.
+    `with_beliefs` adds from when until when each was believed, which distinguishes the rows of a history; without
+    minutes, the four dates leave room for the facts at 80 columns.
     """
+
+    def when(moment: datetime | None) -> str:
+        return console.when(moment)[: None if show_minutes else DATE_CHARACTERS] if moment else ""
+
     shown = Table(box=None, pad_edge=False, header_style="dim")
     beliefs = ("believed from", "superseded") if with_beliefs else ("times", "extractor")
     for title in ("fact", "valid from", "until", *beliefs):
@@ -238,13 +248,13 @@ def believed(
     if sources is not None:
         shown.add_column("sources", overflow="fold")
     for each in found:
-        start, end = (console.when(moment) if moment else "" for moment in (each.valid_from, each.valid_to))
+        start, end = when(each.valid_from), when(each.valid_to)
         gone = each.superseded_at is not None
         text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
         because = [] if sources is None else [_because(sources.get(each.id, ()))]
         belief = [str(each.strength), escape(each.extractor)]
         if with_beliefs:
-            belief = [console.when(moment) if moment else "" for moment in (each.recorded_at, each.superseded_at)]
+            belief = [when(each.recorded_at), when(each.superseded_at)]
         shown.add_row(text, start, end, *belief, *because)
     return shown
 

@@ -107,18 +107,18 @@ def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
 
 
 def _table(found: list[Webhook]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("id", "url", "events", "waiting", "given up", "state"):
-        shown.add_column(title, justify="right" if title in ("waiting", "given up") else "left", overflow="fold")
+    shown = console.make_table("id", "state", "waiting", "given up", "events", "url, reason", flexible="url, reason")
     for hook in found:
         kinds = ", ".join(hook.events) or "all"
-        shown.add_row(str(hook.id), escape(hook.url), kinds, f"{hook.waiting:,}", f"{hook.failed:,}", _state(hook))
+        counts = (f"{hook.waiting:,}", f"{hook.failed:,}", kinds)
+        url = f"{hook.url}: {hook.reason}" if hook.reason else hook.url
+        shown.add_row(str(hook.id), _state(hook), *counts, console.one_line(url))
     return shown
 
 
 def _state(hook: Webhook) -> str:
     if hook.is_disabled:
-        return f"[red]disabled[/]: {escape(hook.reason or '')}"
+        return "[red]disabled[/]"
     if hook.failing_since is not None:
-        return f"[yellow]failing since {console.when(hook.failing_since)}[/]: {escape(hook.reason or '')}"
+        return f"[yellow]failing since {console.when(hook.failing_since)}[/]"
     return "[green]well[/]" if hook.delivered_at else "nothing posted yet"
