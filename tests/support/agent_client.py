@@ -37,8 +37,8 @@ async def agent_process(
     """A process for the block; it ends with its stdin."""
     here, there = socket.socketpair()
     with log.open("wb") as errors, there:
-        arguments = ["tests.support.agent_process"]
-        process = start_module(arguments, env=env, stdin=there, output=there, errors=errors, cwd=cwd)
+        arguments, both = ["tests.support.agent_process"], there.fileno()
+        process = start_module(arguments, env=env, stdin=both, output=both, errors=errors, cwd=cwd)
     reader, writer = await asyncio.open_connection(sock=here, limit=2**24)
     try:
         yield AgentProcess(name, reader, writer)

@@ -106,9 +106,9 @@ def start_module(
     arguments: Sequence[str],
     *,
     env: Mapping[str, str],
-    output: IO[bytes] | socket.socket,
-    errors: IO[bytes] | None = None,
-    stdin: socket.socket | None = None,
+    output: IO[bytes] | int,
+    errors: IO[bytes] | int | None = None,
+    stdin: int | None = None,
     cwd: Path | None = None,
     start_new_session: bool = False,
 ) -> Process:
@@ -121,7 +121,7 @@ def start_module(
             [sys.executable, "-m", *arguments],
             env={**env, "PYTHONPATH": path},
             cwd=cwd,
-            stdin=stdin or subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=output,
             stderr=errors,
             start_new_session=start_new_session,
@@ -136,7 +136,7 @@ def start_module(
     connection.connect(_server(frozenset(settings.items())))
     text = json.dumps(wanted).encode()
     with Path(os.devnull).open("rb") as nothing:
-        files = [(stdin or nothing).fileno(), output.fileno(), errors.fileno()]
+        files = [nothing.fileno() if stdin is None else stdin, _descriptor(output), _descriptor(errors)]
         socket.send_fds(connection, [len(text).to_bytes(4, "big")], files)
     connection.sendall(text)
     return ForkedProcess(int(connection.recv(MESSAGE_BYTES)), connection)
@@ -173,6 +173,10 @@ def run_module(
 def _interpreter_settings(env: Mapping[str, str]) -> dict[str, str]:
     named = {name: value for name, value in env.items() if name.startswith(_OF_THE_INTERPRETER)}
     return {name: value for name, value in named.items() if name != _READ_AT_EACH_CALL}
+
+
+def _descriptor(file: IO[bytes] | int) -> int:
+    return file if isinstance(file, int) else file.fileno()
 
 
 def _of_one_test(env: Mapping[str, str]) -> dict[str, str]:
