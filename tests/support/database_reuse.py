@@ -8,20 +8,21 @@ from itertools import chain
 # Whatever a test could change of a schema, as one figure; what changes by writing rows is left out. Of catalogs that no
 # write of rows touches, who made the row stands for the row: a third of the time, and every test pays it.
 _FINGERPRINT = """
-SELECT md5(string_agg(line::text, chr(10) ORDER BY line::text)) FROM (
-  SELECT to_jsonb(c) - '{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[]
+SELECT sum(hashtextextended(line, 0))::text FROM (
+  SELECT (to_jsonb(c)
+      - '{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[])::text
     FROM pg_class c WHERE relnamespace IN ('aftermind'::regnamespace, 'public'::regnamespace)
-  UNION ALL SELECT jsonb_build_array('column', a.attrelid, a.attnum, a.xmin)
+  UNION ALL SELECT concat_ws(' ', 'column', a.attrelid, a.attnum, a.xmin)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'aftermind'::regnamespace
-  UNION ALL SELECT jsonb_build_array('constraint', x.oid, x.xmin) FROM pg_constraint x
-  UNION ALL SELECT to_jsonb(x) FROM pg_index x WHERE indexrelid >= 16384
-  UNION ALL SELECT to_jsonb(x) FROM pg_policy x
-  UNION ALL SELECT to_jsonb(x) FROM pg_trigger x
-  UNION ALL SELECT jsonb_build_array('function', x.oid, x.xmin) FROM pg_proc x WHERE oid >= 16384
-  UNION ALL SELECT to_jsonb(x) FROM pg_namespace x
-  UNION ALL SELECT to_jsonb(x) FROM pg_extension x
-  UNION ALL SELECT to_jsonb(x) FROM pg_default_acl x
-  UNION ALL SELECT to_jsonb(x) - 'setdatabase' FROM pg_db_role_setting x
+  UNION ALL SELECT concat_ws(' ', 'constraint', oid, xmin) FROM pg_constraint
+  UNION ALL SELECT to_jsonb(x)::text FROM pg_index x WHERE indexrelid >= 16384
+  UNION ALL SELECT concat_ws(' ', 'policy', oid, xmin) FROM pg_policy
+  UNION ALL SELECT concat_ws(' ', 'trigger', oid, xmin) FROM pg_trigger
+  UNION ALL SELECT concat_ws(' ', 'function', oid, xmin) FROM pg_proc WHERE oid >= 16384
+  UNION ALL SELECT to_jsonb(x)::text FROM pg_namespace x
+  UNION ALL SELECT to_jsonb(x)::text FROM pg_extension x
+  UNION ALL SELECT to_jsonb(x)::text FROM pg_default_acl x
+  UNION ALL SELECT (to_jsonb(x) - 'setdatabase')::text FROM pg_db_role_setting x
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
 ) AS schema (line)"""
 
@@ -44,16 +45,14 @@ REMEMBER = (
 DISCONNECT = """SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()"""
 
+# A table whose file is empty has had no row.
 # The last answers with "t" where the database is as it was, and with the position that a replica has to reach.
 EMPTY = (
     DISCONNECT,
-    f"""DO $$ DECLARE named regclass; is_filled boolean; BEGIN
+    f"""DO $$ DECLARE named regclass; BEGIN
       SET LOCAL session_replication_role = replica;
-      FOR named IN {_TABLES} LOOP
-        EXECUTE format('SELECT EXISTS (TABLE %s)', named) INTO is_filled;
-        IF is_filled THEN
-          EXECUTE format('TRUNCATE %s RESTART IDENTITY CASCADE', named);
-        END IF;
+      FOR named IN {_TABLES} AND pg_relation_size(oid) > 0 LOOP
+        EXECUTE format('TRUNCATE %s RESTART IDENTITY CASCADE', named);
       END LOOP;
       FOR named IN SELECT oid::regclass FROM pg_class
           WHERE relkind = 'r' AND relnamespace = 'pristine'::regnamespace AND relname <> 'fingerprint' LOOP
