@@ -9,6 +9,9 @@ from typing import TypeVar, overload
 T = TypeVar("T")
 FIRST_PAUSE = 0.005  # seconds; doubles up to the longest, so that quick things are seen quickly and slow ones cheaply
 LONGEST_PAUSE = 0.1
+# A predicate that starts a psql or opens a connection is called less often: else the waiting tests of four processes
+# take the processor from what they wait for.
+PAUSE_PER_LOOK, LONGEST_COSTLY_PAUSE = 6.0, 0.5
 PATIENCE_SECONDS = 180.0  # only a failing test waits so long: a busy machine must not fail one
 
 # Deadlines that protect users from a slow server. On a busy machine a test exceeds the defaults now and then: a turn is
@@ -42,23 +45,34 @@ async def wait_until(
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while True:
+        began = time.monotonic()
         answer = predicate()
         found: T = await answer if inspect.isawaitable(answer) else answer
         if found:
             return found
         if time.monotonic() > deadline:
             raise NeverHappened(description, timeout, found)
+        looking = time.monotonic() - began
         await asyncio.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
+        pause = _next_pause(pause, looking)
 
 
 def wait_until_sync(predicate: Callable[[], T], *, timeout: float = PATIENCE_SECONDS, description: str) -> T:
     """The same for tests without an event loop."""
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
-    while not (found := predicate()):
+    while True:
+        began = time.monotonic()
+        if found := predicate():
+            return found
         if time.monotonic() > deadline:
             raise NeverHappened(description, timeout, found)
+        looking = time.monotonic() - began
         time.sleep(pause)
-        pause = min(pause * 2, LONGEST_PAUSE)
-    return found
+        pause = _next_pause(pause, looking)
+
+
+def _next_pause(last: float, looking: float) -> float:
+    """Seconds until the next look, after one that took `looking`."""
+    longest = max(LONGEST_PAUSE, min(looking * PAUSE_PER_LOOK, LONGEST_COSTLY_PAUSE))
+    return min(last * 2, longest)
