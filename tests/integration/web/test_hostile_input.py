@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from aftermind import Settings
 from aftermind.web import create_app
 from tests.support.deployed_service import Service
+from tests.support.openapi_document import DOCUMENT
 
 DEEP = 3_000
 NESTED = "[" * DEEP + "]" * DEEP
@@ -47,13 +48,11 @@ KNOWN = {"user_id": "u", "user": "u", "job_id": VALUES["uuid"], "fact_id": VALUE
 KNOWN |= {"run_id": "r", "group": "g", "member": "m"}
 KNOWN |= {"webhook_id": VALUES["uuid"], "fact": VALUES["uuid"], "episode": VALUES["uuid"], "id": VALUES["uuid"]}
 
-SCHEMA = create_app(Settings(database_url="inmemory")).openapi()
-
 
 def _operations() -> list[tuple[str, str, list[dict[str, Any]]]]:
     return [
         (method, path, operation.get("parameters", []))
-        for path, methods in SCHEMA["paths"].items()
+        for path, methods in DOCUMENT["paths"].items()
         for method, operation in methods.items()
         if not path.endswith("/events") and path != "/v1/retention/run"
     ]
