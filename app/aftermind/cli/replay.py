@@ -125,10 +125,11 @@ def start(
 
     async def work(memory: Memory) -> ReplayPlan:
         started = await memory.replays.start(PlanId(plan_id), rate=rate)
-        while wait and started.state is PlanState.RUNNING:
-            await asyncio.sleep(PROGRESS_SECONDS)
-            started = await memory.replays.get(started.id) or started
-            err.print(_line(started), end="\r")
+        with err.status(_line(started)) as progress:  # shown on a terminal only
+            while wait and started.state is PlanState.RUNNING:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                started = await memory.replays.get(started.id) or started
+                progress.update(_line(started))
         return started
 
     return _show(console.with_memory(work))

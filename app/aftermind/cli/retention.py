@@ -40,7 +40,10 @@ def show(*, namespace: Namespace = None) -> RetentionPolicy | None:
 def put(
     *,
     namespace: Namespace = None,
-    max_age: Annotated[str | None, typer.Option(help="Delete episodes that are older: 90d, 12h.")] = None,
+    max_age: Annotated[
+        str | None,
+        typer.Option(help="Delete episodes that were stored longer ago: 90d, 12h. Their own dates do not count."),
+    ] = None,
     max_episodes: Annotated[
         int | None, typer.Option(help="Keep this number of the newest episodes of each user.")
     ] = None,

@@ -205,10 +205,14 @@ def destroy(
 
 def table(components: list[ComponentStatus]) -> Table:
     """Components as a table for people."""
-    shown = console.make_table("component", "state", "pid", "port", "restarts", "since", "detail", flexible="detail")
+    titles = ("component", "state", "pid", "port", "restarts", "since")
+    details = ("detail",) if any(each.detail for each in components) else ()
+    shown = console.make_table(*titles, *details, flexible="detail")
     for each in components:
         colour = "green" if each.state in GOOD else "red" if each.state is ComponentState.STOPPED else "yellow"
         numbers = (str(value) if value is not None else "-" for value in (each.pid, each.port, each.restarts))
         state = f"[{colour}]{each.state}[/]"
-        shown.add_row(each.name, state, *numbers, console.when(each.since), console.one_line(each.detail))
+        shown.add_row(
+            each.name, state, *numbers, console.when(each.since), *(console.one_line(each.detail) for _ in details)
+        )
     return shown
