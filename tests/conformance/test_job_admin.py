@@ -65,7 +65,9 @@ async def test_a_discard_is_undone_by_its_id_and_only_once(operated: Operated) -
 
     assert (first.changed, undone.changed) == (1, 1)
     assert (closed.state, closed.note) == (JobState.DISCARDED, "load test (ops)")
-    assert await states(operated) == {alice: JobState.QUEUED, bob: JobState.DISCARDED}
+    restored = await states(operated)
+    assert restored[bob] == JobState.DISCARDED
+    assert restored[alice] != JobState.DISCARDED  # it is due, so a worker may have it already
     assert (await admin.undo(first.id, namespace=space, actor="ops")).changed == 0
 
 
