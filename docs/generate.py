@@ -248,6 +248,14 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 5, "no: it is memory"),
     "several processes": ("yes", "yes, on one host", "yes", ONE_PROCESS, "yes", ONE_PROCESS, "no: it is memory"),
     "read replicas, Celery workers": ("yes", "no: jobs run in the processes that open it"),
+    "jobs in a process of their own": (
+        "Celery workers",
+        *("`aftermind worker`",) * 2,
+        ONE_PROCESS,
+        "`aftermind worker`",
+        ONE_PROCESS,
+        "no: it is memory",
+    ),
     "`verify-erasure`": ("yes", "rows, and the vector index"),
     "dead letters listed and discarded": ("yes",),
     "dead letters replayed, unchanged or edited; facts extracted again; dry runs": (

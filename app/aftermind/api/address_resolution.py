@@ -14,7 +14,7 @@ from aftermind import errors
 from aftermind.api.store_resolver import is_index, make_journal, split_index
 from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts
-from aftermind.db.record_store_journals.protocol import AnyJournal
+from aftermind.db.record_store_journals.protocol import AnyJournal, is_shared
 from aftermind.settings import Settings
 from aftermind.wire.redis import cluster, sentinel
 
@@ -49,6 +49,11 @@ class Addresses:
     def is_in_process(self) -> bool:
         """Whether jobs run in this process, because no worker could reach the store."""
         return self.redis is None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether jobs run in the processes that open the store, of which there may be several."""
+        return self.journal is not None and is_shared(self.journal)
 
     @property
     def required_redis(self) -> str:

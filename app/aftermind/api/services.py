@@ -89,6 +89,7 @@ class Parts:
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
     open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process continue
     wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
+    serve_jobs: Callable[[], Awaitable[None]] = _nothing  # run jobs of other processes, until cancelled
     wake_courier: Callable[[], None] = lambda: None  # post events to webhooks, where this process does it
     refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
     closing: Sequence[Callable[[], Awaitable[None]]] = ()

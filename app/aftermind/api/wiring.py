@@ -291,6 +291,7 @@ def _in_process_services(
         check_schema=_nothing_to_check,
         gate=providers.gate,
         wake=queue.wake,
+        serve_jobs=queue.serve,
         wake_courier=courier.wake,
         open_store=db.open,
         confirm=db.confirm,

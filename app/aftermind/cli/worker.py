@@ -1,20 +1,25 @@
 """`aftermind worker`, `reconciler` and `flower`: processes that do the background work, and the one that shows it."""
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from aftermind import errors, extras, private_files
 from aftermind.api import address_resolution
-from aftermind.cli import every_database
+from aftermind.cli import console, every_database
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire import queues
+
+if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy
+    from aftermind.memory import Memory
 
 Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
 Concurrency = Annotated[
@@ -45,12 +50,19 @@ def worker(
     loglevel: LogLevel = None,
     database: OneDatabase = None,
 ) -> None:
-    """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more."""
+    """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more.
+
+    On a store of several processes (`sqlite:`, `redis://`, `sql+…`) it runs all jobs, one after the other; agents with
+    AFTERMIND_RUN_JOBS=false leave them to it.
+    """
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
         if name not in queues.QUEUES:
             raise errors.InvalidSettings("--queues", name, f"the queues are {', '.join(queues.QUEUES)}.")
     settings = _of_database(database)
+    if not _serves_every_database(settings) and address_resolution.resolve(settings).is_shared:
+        _serve(settings, queues=named, concurrency=concurrency)
+        return
     level, more = loglevel or settings.log_level, ["-c", str(concurrency)] if concurrency else []
     if _serves_every_database(settings):
         _run_for_each(settings, ["worker", "--queues", ",".join(wanted), "--loglevel", level, *more])
@@ -124,6 +136,19 @@ def flower_argv() -> list[str]:
     return [*celery, "flower", f"--conf={config.origin}"]
 
 
+def _serve(settings: Settings, *, queues: str, concurrency: int | None) -> None:
+    for option, value in (("--queues", None if queues == "all" else queues), ("--concurrency", concurrency)):
+        if value is not None:
+            why = "a worker of this store runs all jobs, one after the other. Leave it out, and start more workers."
+            raise errors.InvalidSettings(option, value, why)
+
+    async def serve(memory: "Memory") -> None:
+        with suppress(asyncio.CancelledError):  # by SIGTERM: the memory is closed, and the exit code is 0
+            await memory._parts.serve_jobs()
+
+    console.with_memory(serve, settings=settings.model_copy(update={"run_jobs": True}))
+
+
 def _of_database(name: str | None) -> Settings:
     return Settings() if name is None else Settings(database=name)
 
@@ -142,7 +167,7 @@ def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None 
     """Replace this process by the program, so that signals and exit code are those of the program."""
     found = address_resolution.resolve(settings)
     if found.is_in_process:
-        why = "a store of one process runs its jobs in that process; workers need Postgres and Redis."
+        why = "its jobs run in the processes that open it. Workers of queues, and reconcilers, need Postgres and Redis."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)
     # Those of another database are in the map, and are not those of the default.
     named = found.environment() if settings.database == DEFAULT else {}

@@ -28,6 +28,7 @@ log = get_logger(__name__)
 GROUP, ENTRY = "aftermind.handlers", "in_process"
 POLL_SECONDS = 0.05  # between checks for due jobs: a debounce, a back-off
 IDLE_CHECK_SECONDS = 2.0  # between checks of an idle process for jobs of others that have ended
+POLLS_BETWEEN_WAKES = 40  # of an idle worker: then it also works on replay plans and retention policies
 
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
@@ -70,6 +71,10 @@ class InProcessQueue:
     ) -> None:
         self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
         self._tidy, self._replay, self._abandoned = tidy, replay, abandoned
+        self._runs_jobs = settings.run_jobs
+        if abandoned is None and not settings.run_jobs:
+            why = "only stores of several processes have workers: sqlite:, redis:// and sql+…. Leave it out."
+            raise errors.InvalidSettings("run_jobs", False, why)
         self._limits = PendingLimits.from_settings(settings)
         self._turn_limits = LedgerLimits(ledger, self._limits)
         self._work: Work | None = None
@@ -95,9 +100,25 @@ class InProcessQueue:
 
     def wake(self) -> None:
         """Begin what was put into the ledger: by a turn, or by a call such as `undo`."""
+        if not self._runs_jobs:
+            return
         self._is_closing = False
         self._is_woken = True
         self._task.start(self._work_off)
+
+    async def serve(self) -> None:
+        """Run the jobs that other processes put in, until cancelled."""
+        while True:
+            try:
+                for _ in range(POLLS_BETWEEN_WAKES):
+                    if await self._is_unfinished():
+                        break
+                    await asyncio.sleep(POLL_SECONDS)
+            except errors.AftermindError as exc:  # the next check tries again
+                log.warning("the store is not checked for jobs", extra={"error": str(exc)})
+                await asyncio.sleep(IDLE_CHECK_SECONDS)
+            self.wake()
+            await self.drained()
 
     async def _placed(self, tx: Transaction, turn: Turn) -> Turn:
         """The turn after those of other processes in its session that are not stored yet, whichever is stored first."""
