@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,15 +79,24 @@ class Tally:
         return {name: count for name, count in named.items() if count}
 
 
-async def perform(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Tally:
-    """Run the handler on leases and write each outcome down. Raises nothing but cancellation, which hands them back."""
+async def perform(
+    runtime: Runtime,
+    handler: Handler,
+    leases: Sequence[Lease],
+    *,
+    on_part: Callable[[Iterable[str]], None] | None = None,
+) -> Tally:
+    """Run the handler on leases and write each outcome down. Raises nothing but cancellation, which hands them back.
+
+    `on_part` is called with the names of the parts (`Handler.split`) that have ended while others run.
+    """
     try:
         await job_events.started(runtime, leases)
         with (
             log_format.bound(kind=handler.kind, **_ids(leases)),
             tracing.continued(f"aftermind.{handler.kind}", _traces(leases), **{"aftermind.jobs": len(leases)}),
         ):
-            outcomes = await _all_outcomes(runtime, handler, leases)
+            outcomes = await _all_outcomes(runtime, handler, leases, on_part)
     except asyncio.CancelledError:
         await _hand_back(runtime, leases)
         raise
@@ -119,7 +128,9 @@ async def find_cause(runtime: Runtime, error: Exception) -> Exception:
     return error
 
 
-async def _all_outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease]) -> Outcomes:
+async def _all_outcomes(
+    runtime: Runtime, handler: Handler, leases: Sequence[Lease], on_part: Callable[[Iterable[str]], None] | None
+) -> Outcomes:
     """Of a batch whose jobs are of one tenant, or that is not divided, else of its parts."""
     if handler.split is None or len(_namespaces(leases)) == 1:
         return await _outcomes(runtime, handler, leases)
@@ -134,6 +145,8 @@ async def _all_outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lea
             if isinstance(of_part, Exception):
                 raise of_part
             found.update(of_part)
+        if on_part is not None:
+            on_part(outcomes)
 
     works = {name: partial(_outcomes, runtime, handler, part) for name, part in parts.items()}
     await tenant_groups.run_each(works, add)

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -31,6 +31,7 @@ from aftermind_tasks.turn_preparation import Prepared, prepare
 log = get_logger(__name__)
 
 _Readable = tuple[ClaimedTurn, Turn]
+OnStored = Callable[[Iterable[str]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,16 @@ def _decode_turn(lease: Lease) -> Turn:
     )
 
 
-async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
+async def store_pending(
+    runtime: Runtime, claimed: Sequence[ClaimedTurn], *, on_stored: OnStored | None = None
+) -> tuple[Tally, bool]:
     """Store turns that Redis accepted and clear them there; whether more of them could be claimed now.
 
+    `on_stored` is called with the namespaces whose turns are stored and cleared while those of others are not.
     Never raises but for cancellation, which hands back what is not stored yet.
     """
     try:
-        return await _store_claimed(runtime, claimed)
+        return await _store_claimed(runtime, claimed, on_stored)
     except asyncio.CancelledError:
         await asyncio.shield(_release(runtime, claimed, after=timedelta(0), counts=False))
         raise
@@ -98,7 +102,9 @@ async def store_pending(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tup
         return Tally(snoozed=len(claimed)), True
 
 
-async def _store_claimed(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tuple[Tally, bool]:
+async def _store_claimed(
+    runtime: Runtime, claimed: Sequence[ClaimedTurn], on_stored: OnStored | None
+) -> tuple[Tally, bool]:
     numbered = await _numbered(runtime, claimed)
     if numbered is None:
         return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
@@ -122,7 +128,8 @@ async def _store_claimed(runtime: Runtime, claimed: Sequence[ClaimedTurn]) -> tu
                 raise result
             tally, is_more = tally + result[0], is_more or result[1]
 
-    await tenant_groups.run_each({name: partial(_store, runtime, part) for name, part in parts.items() if part}, add)
+    works = {name: partial(_store, runtime, part, on_stored) for name, part in parts.items() if part}
+    await tenant_groups.run_each(works, add)
     return tally, is_more
 
 
@@ -156,12 +163,14 @@ def _sorted(claimed: Sequence[ClaimedTurn]) -> tuple[list[tuple[ClaimedTurn, Tur
     return readable, hopeless
 
 
-async def _store(runtime: Runtime, claimed: Sequence[_Readable]) -> tuple[Tally, bool]:
+async def _store(
+    runtime: Runtime, claimed: Sequence[_Readable], on_stored: OnStored | None = None
+) -> tuple[Tally, bool]:
     """Commit the turns of each tenant; where that is refused, halves of the tenant's, down to the turn that is bad.
 
     Whether more may wait.
     """
-    batch = _Batch(runtime, claimed)
+    batch = _Batch(runtime, claimed, on_stored)
     failed = await batch.store()
     tally, is_more = Tally(done=batch.done), bool(failed) or batch.runnable > 0
     for namespace, error in failed.items():
@@ -173,7 +182,8 @@ async def _store(runtime: Runtime, claimed: Sequence[_Readable]) -> tuple[Tally,
 class _Batch:
     """Turns that are prepared together and committed tenant by tenant."""
 
-    def __init__(self, runtime: Runtime, claimed: Sequence[_Readable]) -> None:
+    def __init__(self, runtime: Runtime, claimed: Sequence[_Readable], on_stored: OnStored | None = None) -> None:
+        self._on_stored = on_stored
         self._runtime, self._turns, self._start = runtime, [turn for _, turn in claimed], BatchStart.now(runtime)
         self.groups: dict[str, list[_Readable]] = {}
         for one, turn in claimed:
@@ -219,6 +229,8 @@ class _Batch:
                 await self._settle({name: result})
             return
         self.done += len(ids)
+        if self._on_stored is not None:
+            self._on_stored(written)
         _observe(self._runtime, effects.turns)
 
 

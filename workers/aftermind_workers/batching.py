@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 from aftermind import errors
@@ -17,6 +19,7 @@ from aftermind_tasks import job_handlers, retry_policy, store, tenant_groups
 from aftermind_tasks.job_runner import Handler, Tally, perform
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
+from aftermind_workers.fair_share import Hold
 from aftermind_workers.lease_heartbeat import LostInOutageError, held
 from aftermind_workers.lifecycle import PLACES_OF_BELL, Worker
 
@@ -46,11 +49,11 @@ async def store_pending_batch(worker: Worker, is_alone: bool, *, shard: int = 0)
             claimed = await _claim_turns(worker, pending, token, is_alone)
             if not claimed:
                 return None
-            sizes = ((turn.owner.namespace, len(turn.payload)) for turn in claimed)
-            until_stored.enter_context(places.hold(*tenant_groups.largest_shares(sizes)))
+            share = _Share(worker, ((turn.owner.namespace, len(turn.payload)) for turn in claimed))
+            share.hold = until_stored.enter_context(places.hold(*share.charged()))
             if len(claimed[0].payload) > LARGE_TURN_BYTES and not worker.large_turn.locked():
                 await until_stored.enter_async_context(worker.large_turn)
-        return await _store_held(runtime, pending, token, claimed)
+        return await _store_held(runtime, pending, token, claimed, share)
 
 
 async def unclaimable_namespaces(worker: Worker, kind: JobKind, *, replays: bool = False) -> list[str]:
@@ -113,7 +116,35 @@ async def _claim_jobs(
         raise
 
 
-async def _store_held(runtime: Runtime, pending: Pending, token: LeaseToken, claimed: list[ClaimedTurn]) -> Ran:
+class _Share:
+    """The namespaces of a batch that are not stored yet, which its place is counted for: the largest of them.
+
+    So a namespace pays for the time that it takes, and not for that of others in its batches.
+    """
+
+    def __init__(self, worker: Worker, sizes: Iterable[tuple[str, int]]) -> None:
+        self._worker, self._sizes = worker, Counter[str]()
+        for namespace, size in sizes:
+            self._sizes[namespace] += size
+        self.hold: Hold | None = None
+
+    def charged(self) -> frozenset[str]:
+        """The namespaces that the place is counted for now."""
+        return tenant_groups.largest_shares(self._sizes.items())
+
+    def end(self, namespaces: Iterable[str]) -> None:
+        """These namespaces are stored."""
+        for each in namespaces:
+            self._sizes.pop(each, None)
+        if self._sizes and self.hold is not None:
+            self.hold.charge(self.charged())
+            if self._worker.store_places.take_repeat():
+                _continue_aside(self._worker, ring_on(self._worker, queues.STORE))
+
+
+async def _store_held(
+    runtime: Runtime, pending: Pending, token: LeaseToken, claimed: list[ClaimedTurn], share: _Share
+) -> Ran:
     settings = runtime.settings
     ids, lasts = [turn.job_id for turn in claimed], timedelta(seconds=settings.lease_seconds)
 
@@ -125,7 +156,7 @@ async def _store_held(runtime: Runtime, pending: Pending, token: LeaseToken, cla
 
     try:
         async with held(renew, job_id=ids[0], every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
-            return await store.store_pending(runtime, claimed)
+            return await store.store_pending(runtime, claimed, on_stored=share.end)
     except LostInOutageError:
         runtime.returns.turns(pending, ids, token)
         return Tally(snoozed=len(claimed), pause=retry_policy.OUTAGE_PAUSE), True
@@ -181,9 +212,9 @@ async def _run_store_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
             )
             if not leases:
                 return None
-            sizes = ((lease.job.scope.namespace, len(lease.job.raw or b"")) for lease in leases)
-            until_stored.enter_context(places.hold(*tenant_groups.largest_shares(sizes)))
-        return await _perform_held(worker, handler, leases), True
+            share = _Share(worker, ((lease.job.scope.namespace, len(lease.job.raw or b"")) for lease in leases))
+            share.hold = until_stored.enter_context(places.hold(*share.charged()))
+        return await _perform_held(worker, handler, leases, on_part=share.end), True
 
 
 class _Window:
@@ -266,9 +297,14 @@ class _Window:
                 queue = queues.REPLAY if self._replays else queues.QUEUE_OF[self._handler.kind]
                 await ring_on(self._worker, queue)
 
-        leftover = asyncio.create_task(rest())
-        self._worker.leftover.add(leftover)
-        leftover.add_done_callback(self._worker.leftover.discard)
+        _continue_aside(self._worker, rest())
+
+
+def _continue_aside(worker: Worker, work: Coroutine[Any, Any, None]) -> None:
+    """Work that outlasts its doorbell; the process waits for it when it stops."""
+    leftover = asyncio.create_task(work)
+    worker.leftover.add(leftover)
+    leftover.add_done_callback(worker.leftover.discard)
 
 
 async def ring_on(worker: Worker, queue: str) -> None:
@@ -293,7 +329,9 @@ def count(worker: Worker, kind: JobKind, tally: Tally, started: float, *, shard:
         worker.gates.gate(kind, shard).opened()
 
 
-async def _perform_held(worker: Worker, handler: Handler, leases: list[Lease]) -> Tally:
+async def _perform_held(
+    worker: Worker, handler: Handler, leases: list[Lease], on_part: Callable[[Iterable[str]], None] | None = None
+) -> Tally:
     runtime, settings = worker.runtime, worker.runtime.settings
 
     async def renew() -> bool:
@@ -306,7 +344,7 @@ async def _perform_held(worker: Worker, handler: Handler, leases: list[Lease]) -
     try:
         job_id, settings = leases[0].job.id, runtime.settings
         async with held(renew, job_id=job_id, every=settings.heartbeat_seconds, lasts=settings.lease_seconds):
-            return await perform(runtime, handler, leases)
+            return await perform(runtime, handler, leases, on_part=on_part)
     except LostInOutageError:
         runtime.returns.jobs(leases)
         return Tally(snoozed=len(leases), pause=retry_policy.OUTAGE_PAUSE)

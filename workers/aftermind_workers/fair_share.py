@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ class Places:
     A namespace may hold as many places as are free (a dynamic threshold: Choudhury and Hahne, 1998). Alone it gets half
     of them, so that another tenant finds a free place at any time; two get a third each.
 
-    A doorbell whose claim was restricted for lack of places is spent. So a place that is freed after such a claim is
-    noted, and claims are to be repeated (`take_repeat`).
+    A doorbell whose claim was restricted for lack of places is spent. So if a place is freed after such a claim, or
+    counts for other namespaces, claims are to be repeated (`take_repeat`).
     """
 
     total: int
@@ -41,19 +41,34 @@ class Places:
         self._restricted += 1
 
     def take_repeat(self) -> bool:
-        """Whether a place was freed since a restricted claim and the last call: the caller is to claim again."""
+        """Whether a restricted claim may find more by now: the caller is to claim again, or to send a doorbell."""
         repeat, self._repeat = self._repeat, False
         return repeat
 
     @contextmanager
-    def hold(self, *namespaces: str) -> Iterator[None]:
+    def hold(self, *namespaces: str) -> Iterator["Hold"]:
         """One place, for a job or batch of these namespaces."""
         self._taken += 1
-        self._held.update(namespaces)
-        restricted = self._restricted
+        held = Hold(self)
+        held.charge(namespaces)
         try:
-            yield
+            yield held
         finally:
-            self._repeat |= self._restricted != restricted
             self._taken -= 1
-            self._held -= Counter(namespaces)
+            held.charge(())
+
+
+class Hold:
+    """A place that is held, and the namespaces that it counts for."""
+
+    def __init__(self, places: Places) -> None:
+        self._places, self._restricted = places, places._restricted
+        self._charged: frozenset[str] = frozenset()
+
+    def charge(self, namespaces: Collection[str]) -> None:
+        """Count the place for these namespaces from now on."""
+        places = self._places
+        places._held = places._held - Counter(self._charged) + Counter(namespaces)
+        self._charged = frozenset(namespaces)
+        places._repeat |= places._restricted != self._restricted
+        self._restricted = places._restricted

@@ -156,6 +156,43 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
         await close()
 
 
+async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """The quiet tenant has more text than the loud one in each batch, and is stored before it."""
+    loud, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in ("loud", "quiet"))
+    settings = Settings(
+        database_url=database.relay_url,
+        redis_url=redis_url,
+        broker_url=redis_url,
+        embedder="hash",
+        extractor="off",
+        state_dir=tmp_path,
+        db_timeout_seconds=120.0,
+    )
+    held = await asyncpg.connect(database.url)
+    changes = held.transaction()
+    await changes.start()
+    # Who stores for this user waits for this transaction.
+    await held.execute("INSERT INTO aftermind.users (namespace, user_id) VALUES ('loud', 'bob')")
+    receipts: list[Receipt] = []
+    async with worker_without_celery(settings) as worker:
+        for _ in range(BELLS - 1):
+            receipts.append(await loud.remember("I like tea.", user_id="bob", session_id="s"))
+            receipts.append(await quiet.remember("I live in Oslo. " * 50, user_id="alice", session_id="s"))
+            worker.loop.submit(work_loop.serve(worker, queues.STORE))
+            await receipts[-1].stored(timeout=60)
+        async with answered_bells(worker, queues.STORE, redis_url):
+            receipts.append(await quiet.remember("I have three cats.", user_id="alice", session_id="s"))
+            await receipts[-1].stored(timeout=60)
+            assert worker.store_places.full_namespaces() == ["loud"]
+            await changes.rollback()
+            for each in receipts:
+                await each.stored(timeout=60)
+    for close in (held.close, loud.close, quiet.close):
+        await close()
+
+
 async def test_a_turn_whose_bell_found_no_free_place_is_stored_once_there_is_one(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
