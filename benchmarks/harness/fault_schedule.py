@@ -12,6 +12,7 @@ class FaultKind(StrEnum):
     KILL_WORKER = "kill -9 of a worker"
     FREEZE_IN_POP = "a worker frozen in its pop, then kill -9"
     FREEZE_WORKER = "a worker frozen for longer than its lease"
+    FREEZE_AT_WORK = "a worker frozen in jobs of the ledger, for longer than their lease"
     STOP_WORKER = "SIGTERM of a worker"
     ROLLING_RESTART = "SIGTERM of all workers, one after the other"
     KILL_RECONCILER = "kill -9 of the reconciler"

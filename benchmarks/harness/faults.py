@@ -15,11 +15,13 @@ OF_WORKERS = (
     *KILLS,
     FaultKind.GARBAGE_BELLS,
     FaultKind.FREEZE_WORKER,
+    FaultKind.FREEZE_AT_WORK,
     FaultKind.STOP_WORKER,
     FaultKind.ROLLING_RESTART,
 )
 RECONCILER = "reconciler"
 POP_TRIES = 20  # for finding a worker in its pop
+WORK_TRIES = 600  # for finding a worker at work: a minute or two, while turns are stored and sessions become quiet
 GARBAGE = (
     *(b"5", b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"body": 1}'),
     b'{"headers": {"task": "os.system"}, "body": "W10="}',
@@ -64,6 +66,7 @@ class Striker:
             FaultKind.KILL_WORKER: self._kill,
             FaultKind.FREEZE_IN_POP: self._freeze_in_pop,
             FaultKind.FREEZE_WORKER: lambda fault: self._fleet.freeze(self._worker(fault), fault.lasts),
+            FaultKind.FREEZE_AT_WORK: self._freeze_at_work,
             FaultKind.STOP_WORKER: self._stop,
             FaultKind.ROLLING_RESTART: self._restart_all,
             FaultKind.KILL_RECONCILER: self._kill_reconciler,
@@ -103,6 +106,16 @@ class Striker:
                     break
                 await frozen.breathe()
             frozen.kill()
+
+    async def _freeze_at_work(self, fault: Fault) -> None:
+        """Its jobs are taken over meanwhile, and it continues with them afterwards."""
+        name = self._worker(fault)
+        with self._fleet.frozen([name]) as frozen:
+            for _ in range(WORK_TRIES):
+                if await self._site.running_jobs(self._fleet.pid(name)):
+                    await asyncio.sleep(fault.lasts)
+                    break
+                await frozen.breathe()
 
     async def _stop(self, fault: Fault) -> None:
         self.stop_seconds.append(await self._fleet.terminate(self._worker(fault)))

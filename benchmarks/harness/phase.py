@@ -52,7 +52,7 @@ class Leg:
     model_seconds: float = 0.0  # latency of every model call
     replica_seconds: float = 0.0  # by which the replica replays late, all along
     drain_seconds: float = 180.0  # without any progress
-    drain_at_most: float = 240.0  # seconds, whatever the progress; it bounds the run, and what is left is reported
+    drain_at_most: float = 600.0  # seconds, whatever the progress; it bounds the run, and what is left is reported
     replays: bool = True  # whether the dead letters are brought back
     replayer_kills: int = 0
     erases: bool = False  # whether users of their own are erased all along

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import asyncpg
 import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
@@ -23,6 +24,7 @@ from tests.support.proxy import Proxy, proxy_to
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until
 
+_RUNNING = "SELECT count(*) FROM aftermind.jobs WHERE state = 'running' AND worker LIKE $1"
 BACK = 30.0  # seconds within which the supervisor has a killed server up again; it takes one or two
 
 
@@ -59,6 +61,16 @@ class Site:
         with suppress(RedisError, OSError):
             async with aioredis.Redis.from_url(self.redis_url, socket_timeout=2) as client:
                 return sum("b" in each["flags"] and each["cmd"] == "brpop" for each in await client.client_list())
+        return 0
+
+    async def running_jobs(self, pid: int) -> int:
+        """How many jobs of the ledger a worker's process has claimed and not ended; none while Postgres is away."""
+        with suppress(asyncpg.PostgresError, OSError, TimeoutError):
+            connection = await asyncpg.connect(self.database.url, timeout=2)
+            try:
+                return int(await connection.fetchval(_RUNNING, f"%:{pid}"))
+            finally:
+                await connection.close()
         return 0
 
     async def push_garbage(self, messages: Sequence[bytes]) -> None:
