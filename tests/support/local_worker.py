@@ -22,9 +22,9 @@ async def answered_bells(worker: Worker, queue: str, redis_url: str) -> AsyncIte
 
     async def answer() -> None:
         keys = Keys(worker.runtime.settings.redis_prefix)
-        async with aioredis.Redis.from_url(redis_url) as client:
+        async with aioredis.Redis.from_url(redis_url, socket_timeout=None) as client:
             while True:
-                if await client.brpop([keys.queue(queue)], timeout=1) is not None:
+                if await client.brpop([keys.queue(queue)], timeout=0) is not None:
                     answers.append(worker.loop.submit(work_loop.serve(worker, queue)))
 
     answering = asyncio.create_task(answer())

@@ -81,6 +81,7 @@ async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
         extractor="off",
         state_dir=tmp_path,
         db_timeout_seconds=120.0,
+        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
     )
     users = [f"u{number}" for number in range(10)]
     held = await asyncpg.connect(database.url)
@@ -123,6 +124,7 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
         extractor="off",
         state_dir=tmp_path,
         db_timeout_seconds=120.0,
+        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
     )
     held = await asyncpg.connect(database.url)
     changes = held.transaction()
@@ -169,6 +171,7 @@ async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
         extractor="off",
         state_dir=tmp_path,
         db_timeout_seconds=120.0,
+        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
     )
     held = await asyncpg.connect(database.url)
     changes = held.transaction()
@@ -207,6 +210,7 @@ async def test_a_turn_whose_bell_found_no_free_place_is_stored_once_there_is_one
         extractor="off",
         state_dir=tmp_path,
         db_timeout_seconds=120.0,
+        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
     )
     held = {name: await asyncpg.connect(database.url) for name in ("loud", "ledger")}
     changes = {name: connection.transaction() for name, connection in held.items()}
