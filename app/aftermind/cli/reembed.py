@@ -93,7 +93,10 @@ def compare(
         int, typer.Option(min=1, help="Without a file: number of the newest messages to use as queries.")
     ] = 20,
 ) -> Sequence[RecallDifference]:
-    """Compare the ten best matches of queries by either embedder: how many are the same, and which differ."""
+    """Compare the ten best matches of queries by either embedder: how many are the same, and which differ.
+
+    The table has the ends of their ids, `--json` the whole ids.
+    """
     asked = [] if questions is None else [line for line in questions.read_text().splitlines() if line.strip()]
     if asked and user is None:
         raise errors.InvalidFilter("questions", str(questions), "set the user with --user.")
@@ -103,7 +106,7 @@ def compare(
     for title in ("question", "overlap@10", "only before", "only after"):
         shown.add_column(title, overflow="fold")
     for number, each in enumerate(found, start=1):
-        gone, new = ("\n".join(str(id_) for id_ in ids) for ids in (each.gone, each.new))
+        gone, new = (" ".join(map(console.short_id, ids)) for ids in (each.gone, each.new))
         shown.add_row(escape(each.question) if asked else str(number), f"{each.overlap:.2f}", gone, new)
     out.print(shown)
     if found:
