@@ -103,7 +103,7 @@ async def _apply(
             extractor,
             [each.id for each in extraction_call.visible_episodes(episodes, extraction_call.FACTS)],
         )
-        reason = extraction.reason_empty or "no claim about this turn"
+        reason = extraction.reason_empty or "no fact in this message"
         reasons = {each.id: extraction.reasons.get(each.id, reason) for each in episodes}
         outcomes = [_outcome(each, claims, lease, name, reasons[each.id]) for each in episodes if each.id in alive]
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)

@@ -170,7 +170,7 @@ async def _change_payload(runtime: Runtime, tx: Transaction, owner: Scope, chang
 
 def _outcomes(answered: Answered, lease: Lease) -> list[MiningOutcome]:
     reasons = answered.extraction.reasons
-    otherwise = answered.extraction.reason_empty or "no claim about this turn"
+    otherwise = answered.extraction.reason_empty or "no fact in this message"
     counts = {
         episode.id: sum(episode.id in claim.sources for claim in answered.extraction.claims)
         for episode in answered.episodes

@@ -106,7 +106,7 @@ async def test_each_turn_says_what_came_of_it(opened: Opened, provider: Scripted
     assert [(each.state, each.reason) for each in pending] == [(ExtractionState.WAITING, "not stored yet")]
     assert [(each.state, each.reason) for each in found] == [
         (ExtractionState.FACTS, None),
-        (ExtractionState.EMPTY, "no claim about this turn"),
+        (ExtractionState.EMPTY, "no fact in this message"),
         (ExtractionState.NOT_NEEDED, "not in save="),
         (ExtractionState.WAITING, "queued"),
     ]
