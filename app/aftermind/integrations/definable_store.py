@@ -3,16 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any
 from uuid import uuid4
-
-import orjson
 
 from aftermind import errors
 from aftermind.facts.procedures import PROCEDURE
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import from_episode, read_session, replace_episodes, to_message
 from aftermind.integrations.store_addresses import MemoryPlace, StoreParameters, store_classes
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
@@ -89,17 +86,9 @@ class AftermindStore(MemoryPlace):
         if all(record.get(name) == value for name, value in changed.items()):
             return
         given = to_message(old.role.value, record | changed, ("content",))
-        version = sha256(orjson.dumps(given)).hexdigest()
-        given |= {"name": old.name, "occurred_at": old.occurred_at, "expires_at": old.expires_at}
-        await self.memory.remember(
-            given,
-            save=old.keep,
-            session_id=old.scope.session_id,
-            agent_id=old.scope.agent_id,
-            idempotency_key=f"definable:{old.id}:{version}",
-            **whose,
+        await replace_episodes(
+            self.memory, found, given["content"], given["metadata"], occurred_at=old.occurred_at, **whose
         )
-        await self.memory.forget(ids=[each.id for each in found], **whose)
 
     async def store_atom(self, atom: KnowledgeAtom) -> str:
         """Add a fact; the id of the resulting one. A single-valued predicate ends what it contradicts."""
@@ -230,26 +219,21 @@ def _to_episode(said: Said, user_id: str | None) -> Episode:
 
 
 def _to_procedure(fact: Fact) -> Procedure:
-    return Procedure(
-        id=str(fact.id),
-        user_id=fact.scope.user_id,
-        trigger=fact.subject,
-        action=fact.object,
-        confidence=fact.confidence,
-        observation_count=fact.strength,
-        created_at=fact.recorded_at.timestamp(),
-    )
+    said = {"trigger": fact.subject, "action": fact.object, "observation_count": fact.strength}
+    return Procedure(**said, **_of_fact(fact))
 
 
 def _to_atom(fact: Fact) -> KnowledgeAtom:
-    return KnowledgeAtom(
-        id=str(fact.id),
-        user_id=fact.scope.user_id,
-        subject=fact.subject,
-        predicate=fact.predicate,
-        object=fact.object,
-        content=fact.text,
-        confidence=fact.confidence,
-        source_episode_ids=[str(each) for each in fact.sources],
-        created_at=fact.recorded_at.timestamp(),
-    )
+    triple = {name: getattr(fact, name) for name in TRIPLE}
+    sources = [str(each) for each in fact.sources]
+    return KnowledgeAtom(**triple, content=fact.text, source_episode_ids=sources, **_of_fact(fact))
+
+
+def _of_fact(fact: Fact) -> dict[str, Any]:
+    """The fields that atoms and procedures share."""
+    return {
+        "id": str(fact.id),
+        "user_id": fact.scope.user_id,
+        "confidence": fact.confidence,
+        "created_at": fact.recorded_at.timestamp(),
+    }

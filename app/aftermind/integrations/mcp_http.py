@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 from aftermind.api import local_sign_in
 from aftermind.integrations.extras import extra
-from aftermind.integrations.mcp import CALLER
+from aftermind.integrations.mcp_access import CALLER
 from aftermind.memory import Memory
 from aftermind.types.api_key import Right
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import orjson
 
 from aftermind.memory import Memory
-from aftermind.types import Episode
+from aftermind.receipt import Receipt
+from aftermind.types import Episode, Message
 from aftermind.types.message import UNDONE
 
 RECORD = "record"  # in the metadata: the framework's message as JSON, without the text that is the content
@@ -66,6 +69,44 @@ async def read_session(
             break
         before = page[0]
     return found
+
+
+async def replace_episodes(
+    memory: Memory,
+    replaced: Sequence[Episode],
+    content: str,
+    metadata: Mapping[str, Any],
+    *,
+    occurred_at: datetime | None = None,
+    user_id: str | None,
+    namespace: str | None,
+) -> Receipt:
+    """Remember a message in place of episodes of its owner, then forget these with everything derived from them.
+
+    It has the role, name, session and expiry of the last of them, and is kept for the same. A repeated call writes
+    once.
+    """
+    last = replaced[-1]
+    message = Message(
+        role=last.role,
+        content=content,
+        name=last.name,
+        metadata=metadata,
+        occurred_at=occurred_at,
+        expires_at=last.expires_at,
+    )
+    version = sha256(orjson.dumps([content, dict(metadata)])).hexdigest()
+    receipt = await memory.remember(
+        message,
+        save=last.keep,
+        session_id=last.scope.session_id,
+        agent_id=last.scope.agent_id,
+        idempotency_key=f"replace:{last.id}:{version}",
+        user_id=user_id,
+        namespace=namespace,
+    )
+    await memory.forget(ids=[each.id for each in replaced], user_id=user_id, namespace=namespace)
+    return receipt
 
 
 def standing(episodes: Iterable[Episode]) -> list[Episode]:

@@ -1,0 +1,72 @@
+"""Whose memory a request to the MCP server reaches, by which right, and the audit entry about it."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, TypedDict
+
+from aftermind import errors
+from aftermind.integrations.extras import extra
+from aftermind.memory import Memory
+from aftermind.types.api_key import Right
+from aftermind.types.audit import Action, acting_as
+
+with extra("mcp"):
+    from mcp.server.mcpserver import Context
+    from mcp.server.mcpserver.exceptions import ToolError
+
+CALLER = "aftermind.caller"  # in the ASGI scope: namespace, rights and audit identity of the request's key, its user
+ACCESS_SECONDS = 3_600.0  # between two audit entries about the same key, user and action, as in the HTTP API
+MAX_ACCESSES = 10_000
+
+
+class Owner(TypedDict):
+    """Whose memory a call reaches."""
+
+    user_id: str | None
+    namespace: str | None
+
+
+class Access:
+    """What requests may reach: over stdio the memory of `default`, over HTTP what the key of the request permits."""
+
+    def __init__(self, memory: Memory, default: Owner) -> None:
+        self._memory, self._default = memory, default
+        self._recorded: dict[tuple[object, ...], float] = {}
+
+    def permitted(self, ctx: Context, right: Right) -> Owner:
+        """The owner of the request. Raises `ToolError` without the right."""
+        caller = caller_of(ctx)
+        if caller is None:
+            return self._default
+        if right not in caller["rights"]:
+            raise ToolError(f"the API key does not have the right {right.value!r}.")
+        return {name: caller[name] or value for name, value in self._default.items()}  # type: ignore[return-value]
+
+    async def owner(self, ctx: Context, right: Right) -> Owner:
+        """As `permitted`, with an entry in the audit trail if the request has a key."""
+        owner, caller = self.permitted(ctx, right), caller_of(ctx)
+        if caller is not None and self._memory.keeps_audit:
+            await self._record(caller["actor"], owner, Action.EDIT if right is Right.WRITE else Action.READ)
+        return owner
+
+    async def _record(self, actor: str, owner: Owner, action: Action) -> None:
+        what, now = (actor, *owner.values(), action), time.monotonic()
+        if now - self._recorded.get(what, float("-inf")) < ACCESS_SECONDS:
+            return
+        with suppress(errors.Unavailable), acting_as(actor):  # recall and remember work without the database
+            await self._memory.audit.record(action, **owner, detail={"by": "mcp"})
+            if len(self._recorded) > MAX_ACCESSES:
+                self._recorded.clear()
+            self._recorded[what] = now
+
+
+def caller_of(ctx: Context) -> dict[str, Any] | None:
+    """The sender of the request, over HTTP."""
+    request = ctx.request_context.request
+    return None if request is None else request.scope[CALLER]
+
+
+def signed(ctx: Context) -> AbstractContextManager[None]:
+    """Signs audit entries, such as those of erasures, with the key of the request."""
+    caller = caller_of(ctx)
+    return nullcontext() if caller is None else acting_as(caller["actor"])
