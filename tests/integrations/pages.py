@@ -33,7 +33,7 @@ def run_examples(page: str, folder: Path) -> list[str]:
             [python, "-c", code],
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
             cwd=folder,
             env=os.environ | UNHURRIED,

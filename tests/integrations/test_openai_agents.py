@@ -5,12 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from agents.memory import Session, SessionSettings
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 from aftermind import Memory, Settings, errors
-from aftermind.integrations.openai_agents import AftermindSession, recall_filter
+from aftermind.integrations.openai_agents import AftermindSession, recall_callback, recall_filter
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
@@ -167,11 +177,17 @@ async def test_a_run_continues_the_session_with_its_tool_calls(session: Aftermin
     assert len(await session.get_items()) == 6
 
 
-async def test_recall_is_added_as_data_and_not_saved(memory: Memory, session: AftermindSession) -> None:
+@pytest.mark.parametrize(
+    ("parameter", "recalling"),
+    [("session_input_callback", recall_callback), ("call_model_input_filter", recall_filter)],
+)
+async def test_recall_is_added_as_data_and_not_saved(
+    memory: Memory, session: AftermindSession, parameter: str, recalling: Any
+) -> None:
     await memory.remember("I live in Oslo.", user_id="alice", session_id="earlier")
     await memory.remember("I live in Bergen.", user_id="bob")
     model = Scripted(said("In Oslo."))
-    config = RunConfig(call_model_input_filter=recall_filter(memory, user_id="alice", session_id="s1"))
+    config = RunConfig(**{parameter: recalling(memory, user_id="alice", session_id="s1")})
 
     await Runner.run(
         Agent(name="a", instructions="Be brief.", model=model), "Where do I live?", session=session, run_config=config
@@ -188,11 +204,36 @@ async def test_recall_is_added_as_data_and_not_saved(memory: Memory, session: Af
     assert not any("<memory" in str(each) for each in saved)
 
 
-async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:
+async def test_recall_is_added_once_a_run_before_the_new_input(memory: Memory, session: AftermindSession) -> None:
+    @function_tool
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        return f"rain in {city}"
+
+    asked = ResponseFunctionToolCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}', type="function_call")
+    model = Scripted(said("Noted."), asked, said("Rain."))
+    config = RunConfig(session_input_callback=recall_callback(memory, user_id="alice"))
+    agent = Agent(name="a", model=model, tools=[weather])
+
+    for question in ("I live in Oslo.", "Does it rain where I live?"):
+        await Runner.run(agent, question, session=session, run_config=config)
+
+    _, seen = model.inputs[-1]
+    assert ["<memory" in str(each) for each in seen] == [False, False, True, False, False, False]
+    assert seen[3]["content"] == "Does it rain where I live?"
+    assert not any("<memory" in str(each) for each in await session.get_items())
+
+
+@pytest.mark.parametrize(
+    ("parameter", "recalling"),
+    [("session_input_callback", recall_callback), ("call_model_input_filter", recall_filter)],
+)
+async def test_attacks_reach_the_model_as_data_only(memory: Memory, parameter: str, recalling: Any) -> None:
     async def ask(user: str, question: str) -> tuple[str, str]:
         model = Scripted(said("Fine."))
-        config = RunConfig(call_model_input_filter=recall_filter(memory, user_id=user, mode="recency"))
-        await Runner.run(Agent(name="a", instructions="Be brief.", model=model), question, run_config=config)
+        config = RunConfig(**{parameter: recalling(memory, user_id=user, mode="recency")})
+        agent, session = Agent(name="a", instructions="Be brief.", model=model), SQLiteSession("s1")
+        await Runner.run(agent, question, session=session, run_config=config)
         ((instructions, items),) = model.inputs
         assert {each["role"] for each in items} == {"user"}
         return instructions, "\n".join(each["content"] for each in items)
