@@ -2,36 +2,14 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { createAftermind, unwrap } from "aftermind";
-import { MockLanguageModelV4 } from "ai/test";
 
 import { answer } from "../src/chat.js";
+import { model } from "./model.js";
 
 const memory = createAftermind({
   baseUrl: process.env["AFTERMIND_URL"] ?? "",
   token: process.env["AFTERMIND_KEY"] ?? "",
 });
-const usage = {
-  inputTokens: { total: 1, noCache: 1, cacheRead: 0, cacheWrite: 0 },
-  outputTokens: { total: 1, text: 1, reasoning: 0 },
-};
-
-/** Stands for a provider's model: it answers "Noted.", and keeps the prompts that it was sent. */
-function model() {
-  return new MockLanguageModelV4({
-    doStream: async () => ({
-      stream: new ReadableStream({
-        start(controller) {
-          controller.enqueue({ type: "stream-start", warnings: [] });
-          controller.enqueue({ type: "text-start", id: "1" });
-          controller.enqueue({ type: "text-delta", id: "1", delta: "Noted." });
-          controller.enqueue({ type: "text-end", id: "1" });
-          controller.enqueue({ type: "finish", finishReason: { unified: "stop", raw: "stop" }, usage });
-          controller.close();
-        },
-      }),
-    }),
-  });
-}
 
 async function said(userId: string): Promise<string[]> {
   const page = await unwrap(memory.GET("/v1/users/{user_id}/episodes", { params: { path: { user_id: userId } } }));

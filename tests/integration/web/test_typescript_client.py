@@ -1,9 +1,23 @@
 """The TypeScript client has the types of this service, and works against it from Node."""
 
+import asyncio
+import json
+import os
+from pathlib import Path
+
 import pytest
 from tools import typescript_schema
 
-from tests.support.deployed_service import Service
+from aftermind import Memory, Settings
+from tests.integrations.attacks import assert_attacks_stay_data
+from tests.support.deployed_service import Service, serving
+
+# A busy machine must not end a recall without what it looks for.
+BUDGETS = (
+    *("remember_budget_seconds", "recall_budget_seconds", "redis_timeout_seconds"),
+    *("db_timeout_seconds", "db_connect_timeout_seconds"),
+)
+EXAMPLE = typescript_schema.CLIENT.parents[1] / "examples" / "vercel-ai"
 
 
 def test_the_types_are_those_of_this_service() -> None:
@@ -28,14 +42,52 @@ def test_requests_events_and_tokens_work_from_node(service: Service) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("worker")
 def test_the_example_of_the_vercel_ai_sdk_works(service: Service) -> None:
-    example = typescript_schema.CLIENT.parents[1] / "examples" / "vercel-ai"
-    for folder in (typescript_schema.CLIENT, example):
-        if typescript_schema.run_npm("--version", folder=folder).returncode:
-            pytest.skip(f"npm cannot install the libraries of {folder.name}")
+    build_example()
 
-    built = typescript_schema.run_npm("run", "build")
     done = typescript_schema.run_npm(
-        "test", folder=example, AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"]
+        "test", folder=EXAMPLE, AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"]
     )
 
-    assert built.returncode == done.returncode == 0, built.stdout + done.stdout[-4_000:] + done.stderr[-1_000:]
+    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-1_000:]
+
+
+@pytest.mark.long
+async def test_attacks_reach_the_model_of_the_vercel_ai_sdk_as_data_only(
+    fresh_settings: Settings, tmp_path: Path
+) -> None:
+    build_example()
+    settings = fresh_settings.model_copy(
+        update=dict.fromkeys(BUDGETS, 30.0)
+    )  # no worker: nothing but turns is recalled
+    async with Memory(settings=settings) as memory:
+        _, key = await memory.api_keys.create("example")
+        with serving(settings, tmp_path / "log") as url:
+            process = await asyncio.create_subprocess_exec(
+                typescript_schema.NODE / "bin" / "node",
+                "dist/test/prompts.js",
+                cwd=EXAMPLE,
+                env={**os.environ, "AFTERMIND_URL": url, "AFTERMIND_KEY": key},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            questions, prompts = process.stdin, process.stdout
+            assert questions is not None
+            assert prompts is not None
+
+            async def ask(user: str, question: str) -> tuple[str, str]:
+                questions.write(json.dumps({"userId": user, "question": question}).encode() + b"\n")
+                sent = json.loads(await prompts.readline())
+                return sent["instructions"], sent["prompt"]
+
+            await assert_attacks_stay_data(memory, ask)
+            questions.close()
+            assert await process.wait() == 0
+
+
+def build_example() -> None:
+    """Compile the client and the example; skip the test if npm cannot install their libraries."""
+    for folder, arguments in ((typescript_schema.CLIENT, ("run", "build")), (EXAMPLE, ("exec", "tsc"))):
+        if typescript_schema.run_npm("--version", folder=folder).returncode:
+            pytest.skip(f"npm cannot install the libraries of {folder.name}")
+        built = typescript_schema.run_npm(*arguments, folder=folder)
+        assert built.returncode == 0, built.stdout + built.stderr
