@@ -4,8 +4,9 @@
 
 Each framework runs in its environment of `make test-integrations`; one that is not installed is left out. A turn reads
 and writes memory as the framework does around a model call. What is counted is the time of the turn outside of the
-methods of `Memory`, and for frameworks that call memory in an agent's run, less the same run without memory. The store
-is Postgres; no worker runs.
+methods of `Memory`, and for frameworks that call memory in an agent's run, less the same run without memory. It is
+counted in CPU time, because an integration itself waits for nothing, and on a busy machine the clock also counts the
+turns of other processes; the time by the clock is in the notes. The store is Postgres; no worker runs.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,11 @@ Made = tuple[Turn, Turn | None]  # a turn with memory, and the same without it i
 
 TURNS, QUICK_TURNS, WARM_UP = 200, 40, 10
 TURNS_OF_A_USER = 5
+# What Memory does within them is not counted. On a busy machine its defaults end calls, and with them the run.
+PATIENT = {
+    f"AFTERMIND_{name}_SECONDS": "60"
+    for name in ("RECALL_BUDGET", "REMEMBER_BUDGET", "REDIS_TIMEOUT", "DB_TIMEOUT", "DB_CONNECT_TIMEOUT")
+}
 TARGET_MS = 1.0
 ENVIRONMENTS = {
     "langgraph": "langgraph",
@@ -52,11 +59,29 @@ ENVIRONMENTS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds by the clock, and of CPU of the whole process."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    @classmethod
+    def now(cls) -> "Cost":
+        return cls(time.perf_counter(), time.process_time())
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall + other.wall, self.cpu + other.cpu)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall - other.wall, self.cpu - other.cpu)
+
+
 class Stopwatch:
-    """The time in which at least one call of a memory runs."""
+    """What is spent while at least one call of a memory runs."""
 
     def __init__(self, memory: Memory) -> None:
-        self.spent, self._running, self._began = 0.0, 0, 0.0
+        self.spent, self._running, self._began = Cost(), 0, Cost()
         parts = (memory, memory.items, memory.facts, memory.blocks, memory.checkpoints)
         for part in parts:
             for name in dir(type(part)):
@@ -66,14 +91,14 @@ class Stopwatch:
 
     async def _timed(self, method: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
         if self._running == 0:
-            self._began = time.perf_counter()
+            self._began = Cost.now()
         self._running += 1
         try:
             return await method(*args, **options)
         finally:
             self._running -= 1
             if self._running == 0:
-                self.spent += time.perf_counter() - self._began
+                self.spent += Cost.now() - self._began
 
 
 def main() -> None:
@@ -95,17 +120,18 @@ def main() -> None:
 
         asyncio.run(migrate.apply(endpoints.postgres_url))
         places = {"AFTERMIND_DATABASE_URL": endpoints.app_url, "AFTERMIND_BROKER_URL": endpoints.redis_url}
-        environ = {**os.environ, **places, "AFTERMIND_STATE_DIR": state, "AFTERMIND_EMBEDDER": "hash"}
+        environ = {**os.environ, **PATIENT, **places, "AFTERMIND_STATE_DIR": state, "AFTERMIND_EMBEDDER": "hash"}
         for name, environment in ENVIRONMENTS.items():
             python = ROOT / ".integrations" / environment / "bin" / "python"
             if not python.exists():
                 report.add(f"{name}_added_ms", None, note=f"left out: `make .integrations/{environment}/.installed`")
                 continue
             argv = [str(python), __file__, "--of", name, "--turns", str(turns)]
-            done = subprocess.run(argv, env=environ, check=True, stdout=subprocess.PIPE, timeout=600)
+            done = subprocess.run(argv, env=environ, check=True, stdout=subprocess.PIPE, timeout=1_800)
             figures = json.loads(done.stdout.splitlines()[-1])
-            note = f"turn {figures['turn_ms']:.2f} ms, of these in Memory {figures['memory_ms']:.2f}"
-            report.add(f"{name}_added_ms", round(figures["added_ms"], 3), at_most=TARGET_MS, note=note)
+            note = "{added_ms:.2f} ms by the clock; turn {turn_ms:.2f}, in Memory {memory_ms:.2f}".format(**figures)
+            sys.stderr.write(f"{name}: {figures}\n")
+            report.add(f"{name}_added_ms", round(figures["added_cpu_ms"], 3), at_most=TARGET_MS, note=note)
             report.details[name] = figures
     sys.exit(report.finish(asked.json))
 
@@ -114,21 +140,21 @@ async def _measure(name: str, turns: int) -> dict[str, float]:
     async with Memory(namespace=name) as memory:
         watch = Stopwatch(memory)
         turn, bare = await globals()[f"_{name}"](memory)
-        took: list[float] = []
-        inside: list[float] = []
-        without: list[float] = []
+        measured: list[tuple[Cost, Cost, Cost]] = []  # a turn, what of it was in Memory, and the turn without memory
         for number in range(turns + WARM_UP):
             user, text = f"user-{number // TURNS_OF_A_USER}", f"I live in place {number} and like tea."
-            watch.spent = 0.0
-            took.append(await _timed_ms(turn(user, text)))
-            inside.append(watch.spent * 1_000)
-            without.append(await _timed_ms(bare(user, text)) if bare else 0.0)
-    measured = list(zip(took, inside, without, strict=True))[WARM_UP:]
+            watch.spent = Cost()
+            took = await _cost(turn(user, text))
+            within = watch.spent
+            measured.append((took, within, await _cost(bare(user, text)) if bare else Cost()))
+    del measured[:WARM_UP]
+    added = [took - within - without for took, within, without in measured]
     return {
-        "added_ms": statistics.median(whole - within - bare_ for whole, within, bare_ in measured),
-        "turn_ms": statistics.median(whole for whole, _, _ in measured),
-        "memory_ms": statistics.median(within for _, within, _ in measured),
-        "without_ms": statistics.median(bare_ for _, _, bare_ in measured),
+        "added_ms": 1_000 * statistics.median(each.wall for each in added),
+        "added_cpu_ms": 1_000 * statistics.median(each.cpu for each in added),
+        "turn_ms": 1_000 * statistics.median(took.wall for took, _, _ in measured),
+        "memory_ms": 1_000 * statistics.median(within.wall for _, within, _ in measured),
+        "without_ms": 1_000 * statistics.median(without.wall for _, _, without in measured),
     }
 
 
@@ -355,10 +381,10 @@ async def _definable(memory: Memory) -> Made:
     return turn, None
 
 
-async def _timed_ms(work: Awaitable[object]) -> float:
-    began = time.perf_counter()
+async def _cost(work: Awaitable[object]) -> Cost:
+    began = Cost.now()
     await work
-    return (time.perf_counter() - began) * 1_000
+    return Cost.now() - began
 
 
 if __name__ == "__main__":
