@@ -128,12 +128,12 @@ Each has its own extra, and imports its framework only when it is used. This pag
 - *Other process*: a test writes in one process and reads in another. *Lagging replica*: it does so while the read
   replica replays nothing.
 - *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once. *No
-  worker*: the write is in the database when the call returns.
+  worker*: the write is in the database when the call returns. *Of the service*: the example is a client of the
+  [HTTP service](../guides/http.md), which has a `Memory` like all others; its tests are among `make test-long`.
 - *Attacks*: a test sends each text of the attack corpus through the integration. None reaches the model's instructions,
   or leaves the place of data.
 
-Models of other providers are on the page [Model providers](providers.md). The [Vercel AI SDK](vercel-ai.md) uses the
-HTTP API from TypeScript.
+Models of other providers are on the page [Model providers](providers.md).
 
 """
 INTEGRATIONS_COLUMNS = (
@@ -166,7 +166,23 @@ SHOWN_BY = (
     "def test_attacks",
 )
 NO_WORKER = ("anthropic", "crewai")  # they write blocks and items, which no job has to store
-NO_SUITE = {"tframex": "none of memory"}  # else: the source distribution of the pinned version has no tests
+# Why no test of the framework itself runs.
+NO_SUITE = {
+    "pydantic-ai": "none of a memory",
+    "google-adk": "not in its source distribution",
+    "llama-index": "not in its source distribution",
+    "agent-framework": "none of a provider",
+    "tframex": "none of a memory",
+}
+
+
+VERCEL = HERE.parent / "examples" / "vercel-ai"
+VERCEL_CELLS = "3 | none of a memory | no drop-in | yes | of the service | of the service | yes"
+
+
+def _vercel_version() -> str:
+    pinned = json.loads((VERCEL / "package-lock.json").read_text())["packages"]["node_modules/ai"]["version"]
+    return f"ai {pinned}"
 
 
 def integrations_page() -> str:
@@ -183,7 +199,7 @@ def integrations_page() -> str:
         theirs = (
             f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})"
             if result
-            else NO_SUITE.get(name, "not published")
+            else NO_SUITE[name]
         )
         found = snippets.get(name)
         shared = (
@@ -199,9 +215,10 @@ def integrations_page() -> str:
             remarks = [f"Left out: tests {each}." for each in result["left_out"]] + [result["note"]]
             notes += [f"- {title}: {each}\n" for each in remarks if each]
         if found:
-            left = f"{found['snippets'] - found['total']} of its {found['snippets']} snippets do not run with its own"
-            notes.append(f"- {title}: {left} memory either: {REMAINDER}.\n")
+            left = f"{found['snippets'] - found['total']} of {found['snippets']} do not run with its own memory either"
+            notes.append(f"- {title}: snippets of {found['source']}. {left}: {REMAINDER}.\n")
             notes += [f"- {title}: does not run with ours: {each}\n" for each in found["failed"]]
+    rows.append(f"| [Vercel AI SDK](vercel-ai.md) | {_vercel_version()} | {VERCEL_CELLS} |\n")
     head = f"| {' | '.join(INTEGRATIONS_COLUMNS)} |\n{'|---' * len(INTEGRATIONS_COLUMNS)}|\n"
     return INTEGRATIONS_HEAD + head + "".join(rows) + "\n" + "".join(notes)
 

@@ -16,12 +16,13 @@ import re
 import signal
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 FENCE = re.compile(r"^([ \t]*)```(?:python|py)\b[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
-SECONDS = 25  # for one snippet
+SECONDS = int(os.environ.get("SNIPPET_SECONDS", "25"))  # for one snippet
 # Models of providers that the scripted server does not stand for, and the one that a page then uses.
 OTHER_MODEL = re.compile(r"(anthropic/|claude-|gemini|google/)[\w./-]+")
 MODELS = {"loomflow": "gpt-4.1-mini", "upsonic": "openai/gpt-4o"}
@@ -64,8 +65,17 @@ chat = Chat(session_id="s1", user_id="u1", agent=Agent("openai/gpt-4o"), storage
 def main(name: str, page: Path, result: Path, *, theirs: bool) -> None:
     """Run every snippet of a page, and write their errors."""
     loop, names = asyncio.new_event_loop(), {"__name__": "__main__"}
-    # One loop for the page, as in a notebook: a provider's client, which frameworks cache, belongs to its loop.
-    asyncio.run = lambda work, **options: loop.run_until_complete(work)
+    run_in_new_loop = asyncio.run
+
+    def run_in_loop(work: Any, **options: Any) -> Any:
+        """One loop for the page, as in a notebook: a provider's client, which frameworks cache, belongs to its loop.
+
+        Threads have loops of their own, among them the one in which blocking calls of Aftermind run.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        return loop.run_until_complete(work) if is_main else run_in_new_loop(work, **options)
+
+    asyncio.run = run_in_loop
     turns = count_turns()
     signal.signal(signal.SIGALRM, _expired)
     drop_in = None if theirs else drop_in_of(name)
@@ -73,13 +83,13 @@ def main(name: str, page: Path, result: Path, *, theirs: bool) -> None:
     errors: list[str | None] = []
     for snippet in snippets(page):
         try:
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, SECONDS, 5)  # again: a snippet may catch the error
             run(snippet, names, loop, name, drop_in)
             errors.append(None)
         except BaseException as exc:
             errors.append(f"{type(exc).__name__}: {exc}"[:300])
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
         result.write_text(json.dumps({"errors": errors, "turns": len(turns)}))
 
 

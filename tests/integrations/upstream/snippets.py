@@ -1,6 +1,6 @@
 """Run the snippets of a framework's documentation with our drop-in: `python snippets.py NAME FOLDER`.
 
-FOLDER has pages in Markdown, as the framework publishes them; they are not part of this project. Every snippet runs
+FOLDER has the framework's documentation, a checkout of `SOURCES`; it is not part of this project. Every snippet runs
 twice, with the framework's own memory and with ours, and a scripted server answers in place of OpenAI. Those about
 memory count. One that fails with the framework's own too is no measure of ours: a signature, a placeholder, a name that
 a release has removed, or a service that is not there. The result goes into `snippets.json`, of which `docs/generate.py`
@@ -22,21 +22,42 @@ from snippet_page import SECONDS, snippets
 from tests.support.scripted_openai import scripted_openai
 
 HERE = Path(__file__).parent
+# The repository, and the pages in it that run.
+SOURCES = {
+    "definable": (
+        "definableai/definable.ai, tag v0.2.8",
+        r"README|definable/(memory/README|examples/README|docs/(memory/|agents/|examples/memory|quickstart))",
+    ),
+    "loomflow": ("the README of the release", "README"),
+    "tframex": ("TesslateAI/TFrameX", "docs-site/docs/(api|concepts)/memory"),
+    "upsonic": (
+        "Upsonic/Docs",
+        "(concepts|reference)/(memory|chat|storage)"
+        "|.*/(adding-a-memory|memory-(integration|modes|manager)|6-integrate-a-memory)",
+    ),
+}
 COUNTED = re.compile("memory|chat|user_id", re.IGNORECASE)  # in the snippet, or in the path of its page
 PAGES_AT_ONCE = 3  # each is a process
+DID_NOT_END = "did not end"
+SECONDS_ALONE = 4 * SECONDS  # of a page that did not end with ours alone: another try, with no other page
 RESULTS = HERE / "snippets.json"
 ROOT = HERE.parents[2]
 
 
 def main(name: str, folder: Path) -> int:
     """Run all pages, print what fails with ours alone, and keep the counts."""
-    pages = [each for each in sorted(folder.rglob("*.md*")) if each.is_file() and snippets(each)]
+    source, wanted = SOURCES[name]
+    found = [each for each in sorted(folder.rglob("*.md*")) if re.match(wanted, str(each.relative_to(folder)))]
+    pages = [each for each in found if each.is_file() and snippets(each)]
     with scripted_openai() as server, ThreadPoolExecutor(PAGES_AT_ONCE) as pool:
         started = {
             each: [pool.submit(run_page, name, each, server.url, theirs=theirs) for theirs in (True, False)]
             for each in pages
         }
         runs = {each: [future.result() for future in futures] for each, futures in started.items()}
+        for page, ((theirs, _), (ours, _)) in runs.items():
+            if any(their is None and DID_NOT_END in (our or "") for their, our in zip(theirs, ours, strict=True)):
+                runs[page][1] = run_page(name, page, server.url, theirs=False, seconds=SECONDS_ALONE)
     counted = [
         (f"{page.relative_to(folder)} {number}", their, our)
         for page, ((theirs, _), (ours, _)) in runs.items()
@@ -49,6 +70,7 @@ def main(name: str, folder: Path) -> int:
     failed = [f"{place}: {our}" for place, our in valid if our is not None]
     result = {
         "version": version_of(name),
+        "source": source,
         "snippets": len(counted),
         "total": len(valid),
         "passed": len(valid) - len(failed),
@@ -62,7 +84,7 @@ def main(name: str, folder: Path) -> int:
     return 0 if not failed else 1
 
 
-def run_page(name: str, page: Path, url: str, *, theirs: bool) -> tuple[list[str | None], int]:
+def run_page(name: str, page: Path, url: str, *, theirs: bool, seconds: int = SECONDS) -> tuple[list[str | None], int]:
     """The error of each snippet of a page, None where there is none; and the turns that Aftermind was handed."""
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "result.json"
@@ -73,6 +95,7 @@ def run_page(name: str, page: Path, url: str, *, theirs: bool) -> tuple[list[str
             "AFTERMIND_BROKER_URL": "redis://localhost:6379/0",  # a store in Postgres needs one
             "AFTERMIND_STATE_DIR": f"{scratch}/state",
             "PYTHONPATH": str(ROOT),
+            "SNIPPET_SECONDS": str(seconds),
         }
         python = ROOT / ".integrations" / name / "bin" / "python"
         command = [str(python), str(HERE / "snippet_page.py"), name, str(page.resolve()), str(result)]
@@ -86,12 +109,12 @@ def run_page(name: str, page: Path, url: str, *, theirs: bool) -> tuple[list[str
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=60 + count * SECONDS,
+                timeout=120 + count * seconds,
                 check=False,
             )
             last = "".join(done.stderr.strip().splitlines()[-1:]) or last
         except subprocess.TimeoutExpired:
-            last = "the process did not end"
+            last = f"the process {DID_NOT_END}"
         found = json.loads(result.read_text()) if result.exists() else {}
         errors: list[str | None] = found.get("errors", [])
         return errors + [last] * (count - len(errors)), int(found.get("turns", 0))
