@@ -27,20 +27,22 @@ from numpy.typing import NDArray
 
 from aftermind.evaluation.measures import Measures, mean, measure
 from aftermind.llm import factory
-from aftermind.ranking import FEATURES, Entry, Frame, Frequencies, Question, features_of, spoken, tokenizer
+from aftermind.ranking import FEATURES, Entry, Frame, Frequencies, Question, features_of, tokenizer
 from aftermind.ranking.fitted_coefficients import DEFAULT, to_json
 from aftermind.ranking.fitting import USES, fit_models
 from aftermind.ranking.score_probability import Group, fit
+from aftermind.ranking.vectors import Vector, part_vectors, whole
 from aftermind.ranking.windows import FEW
 from aftermind.settings import Settings
-from aftermind.stores.search import to_entry
+from aftermind.stores.search import SENTENCES_OF, to_entry
 from benchmarks.common import Report, arguments
 from benchmarks.embeddings import CachedEmbedder
-from benchmarks.recall_quality import Conversation, read_conversation
+from benchmarks.recall_quality import Conversation, read_conversation, vectors_of
 
 Floats = NDArray[np.float64]
 
 EVERY = 3  # of so many questions one is also asked to a conversation that it is not about
+WORDS_ONLY = {"hash"}  # embedders whose vectors compare words: their sentences are words once more, and find less
 FALSE_ALARMS = 0.2  # of those the best turn should have less
 SIZES = (1, 4, 10, 30, 100, 1_000)  # of users
 
@@ -65,13 +67,15 @@ def main() -> int:
     given = arguments("Coefficients of the ranking.", more=_more)
     conversations = [read_conversation(each) for each in json.loads(given.data.read_text())]
     report = Report(title="Ranking", facts={"data": given.data.name})
-    examples = {name: asyncio.run(_examples(conversations, name)) for name in given.embedders}
+    made = {name: asyncio.run(_examples(conversations, name)) for name in given.embedders}
+    examples = {name: _without_sentences(each) if name in WORDS_ONLY else each for name, each in made.items()}
     for name, found in examples.items():
         _judge(report, name, found, conversations=len(conversations))
         if given.ablation:
             _ablate(report, name, found, conversations)
     if given.write:
-        _write({_kind(name): found for name, found in examples.items()})
+        together = [example for found in made.values() for example in found]
+        _write({**{_kind(name): found for name, found in examples.items()}, DEFAULT: together})
     return report.finish(given.json)
 
 
@@ -97,19 +101,24 @@ async def _examples(conversations: Sequence[Conversation], embedder_name: str) -
         other = conversations[(place + 1) % len(conversations)]
         entries = [to_entry(each, language="english") for each in conversation.episodes]
         chosen = random.Random(place)
-        rows = await embedder.embed([spoken(each.name, each.content) for each in conversation.episodes])
+        vectors = list((await vectors_of(conversation.episodes, embedder, sentences=True)).values())
         asked = await embedder.embed([each.text for each in conversation.questions])
         for question, vector in zip(conversation.questions, asked, strict=True):
-            alike = (rows @ vector).astype(np.float64)
+            alike = _similarities(vectors, vector)
             answers = np.array([float(each.id in question.evidence) for each in conversation.episodes])
             parts = [*_parts(len(answers), chosen, around=answers), *_parts(len(answers), chosen)]
             found += _examples_of(entries, question.text, alike, answers, parts, place, question.named)
         texts = [_renamed(each.text, other, conversation) for each in other.questions[::EVERY]]
         for text, vector in zip(texts, await embedder.embed(texts), strict=True):
-            alike, answers = (rows @ vector).astype(np.float64), np.zeros(len(entries))
+            alike, answers = _similarities(vectors, vector), np.zeros(len(entries))
             parts = [*_parts(len(answers), chosen), *_parts(len(answers), chosen)]
             found += _examples_of(entries, text, alike, answers, parts, place, 1)
     return found
+
+
+def _without_sentences(examples: Sequence[Example]) -> list[Example]:
+    kept = np.array([not name.startswith("sentence") for name in FEATURES])
+    return [replace(each, features=each.features * kept) for each in examples]
 
 
 def _parts(turns: int, chosen: random.Random, around: Floats | None = None) -> list[slice]:
@@ -126,7 +135,7 @@ def _parts(turns: int, chosen: random.Random, around: Floats | None = None) -> l
 def _examples_of(
     entries: Sequence[Entry],
     text: str,
-    similarity: Floats,
+    similarity: Sequence[tuple[float, float | None]],
     answers: Floats,
     parts: Sequence[slice],
     conversation: int,
@@ -134,7 +143,10 @@ def _examples_of(
 ) -> list[Example]:
     """The question to all turns, and to each part of them alone."""
     question = Question.of(text)
-    alike = [replace(each, similarity=float(value)) for each, value in zip(entries, similarity, strict=True)]
+    alike = [
+        replace(each, similarity=whole, sentence_similarity=sentence)
+        for each, (whole, sentence) in zip(entries, similarity, strict=True)
+    ]
     found = []
     for part in (slice(None), *parts):
         asked = alike[part]
@@ -150,6 +162,17 @@ def _examples_of(
             )
         )
     return found
+
+
+def _similarities(vectors: Sequence[Vector], asked: Vector) -> list[tuple[float, float | None]]:
+    """Of each turn, and of its best sentence; of the nearest turns only, as recall compares them."""
+    own = np.array([float(whole(each) @ asked) for each in vectors])
+    nearest = set(np.argsort(-own, kind="stable")[:SENTENCES_OF].tolist())
+    best = [
+        float((part_vectors(each) @ asked).max()) if each.ndim > 1 and place in nearest else None
+        for place, each in enumerate(vectors)
+    ]
+    return list(zip(own.tolist(), best, strict=True))
 
 
 def _renamed(text: str, asked_of: Conversation, asked_now: Conversation) -> str:
@@ -223,6 +246,7 @@ def _ablate(report: Report, name: str, examples: Sequence[Example], conversation
     with patch.object(tokenizer, "word_variants", lambda _: {}):
         tokenizer.stem.cache_clear()
         plain = asyncio.run(_examples(conversations, name))
+        plain = _without_sentences(plain) if name in WORDS_ONLY else plain
     tokenizer.stem.cache_clear()
     _report_halves(report, f"{name} without variants of words", plain, len(conversations), None)
 
@@ -267,11 +291,10 @@ def _parts_of(examples: Sequence[Example]) -> list[Group]:
 
 
 def _write(examples: dict[str, list[Example]]) -> None:
-    """Fit on all of them; `default` on the examples of every embedder together."""
-    together = {**examples, DEFAULT: [each for found in examples.values() for each in found]}
+    """Fit on all of them, by name of the models; `DEFAULT` are those of every embedder together."""
     models = {
         name: to_json(fit_models(_groups(found), without_answer=_elsewhere(found), parts=_parts_of(found)))
-        for name, found in together.items()
+        for name, found in examples.items()
     }
     path = Path(str(files("aftermind.ranking").joinpath("coefficients.json")))
     path.write_text(json.dumps({"models": models}, indent=1) + "\n")

@@ -35,8 +35,9 @@ from aftermind.evaluation.measures import DEPTHS, Measures, mean, measure, share
 from aftermind.evaluation.run import turns_of
 from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
-from aftermind.ranking import reciprocal_rank, spoken, terms
+from aftermind.ranking import compares_sentences, models_of, reciprocal_rank, spoken, terms
 from aftermind.ranking.bm25 import bm25, idf
+from aftermind.ranking.passages import SpokenTexts
 from aftermind.recall.question_time import QuestionTime
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
@@ -395,13 +396,29 @@ async def store_episodes(url: str, conversations: Sequence[Conversation], embedd
     database, store = PostgresDatabase(url, timeout_seconds=60), PostgresStore()
     try:
         for each in conversations:
-            rows = await embedder.embed([_text(episode) for episode in each.episodes])
-            vectors = {episode.id: row for episode, row in zip(each.episodes, rows, strict=True)}
+            vectors = await vectors_of(each.episodes, embedder)
             async with database.transaction() as tx:
                 await store.tombstones(tx, [each.owner])
                 await store.add_episodes(tx, each.episodes, vectors)
     finally:
         await database.close()
+
+
+async def vectors_of(
+    episodes: Sequence[Episode], embedder: Embedder, *, sentences: bool | None = None
+) -> dict[EpisodeId, Rows]:
+    """What the embed job stores: the vectors of whole turns, and of sentences where the embedder compares meaning."""
+    if sentences is None:
+        sentences = compares_sentences(models_of(embedder.name))
+    spoken = [SpokenTexts.of(each.name, each.content, sentences=sentences).texts for each in episodes]
+    whole = await embedder.embed([texts[0] for texts in spoken])
+    parts = [text for texts in spoken for text in texts[1:]]
+    rest = iter(await embedder.embed(parts) if parts else ())
+    found = {}
+    for episode, vector, texts in zip(episodes, whole, spoken, strict=True):
+        more = [next(rest) for _ in texts[1:]]
+        found[episode.id] = np.stack([vector, *more]) if more else vector
+    return found
 
 
 def _text(episode: Episode) -> str:

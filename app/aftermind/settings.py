@@ -428,6 +428,10 @@ class Settings(BaseSettings):
         description="Models that a replay may use in addition to the configured one, as a JSON list. Empty: none.",
     )
     chat_model: str = Field("gpt-5-mini", description="Model of an Agent that names none, and of `openai` extraction.")
+    embed_sentences: bool = Field(
+        True,
+        description="Embed the sentences of messages besides the whole, where the embedder compares meaning (not `hash`): answers that are one sentence of a message rank higher. Embeddings take about three times the space and twice the tokens.",
+    )
     embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")
     openai_api_key: SecretStr | None = Field(
         None, validation_alias="OPENAI_API_KEY", description="Key of OpenAI or of a compatible server."

@@ -155,8 +155,7 @@ def _store(following: str) -> Positional:
         {following}
         ), added AS (
             INSERT INTO aftermind.episodes (namespace, {episodes.NAMES}, passage_embedding, indexed)
-            SELECT :namespace, {_PLACED}, CASE WHEN given.passages IS NOT NULL THEN {episodes.PASSAGE_VECTORS} END,
-                   owners.index_state > 0
+            SELECT :namespace, {_PLACED}, {episodes.PASSAGE_VECTORS}, owners.index_state > 0
             FROM unnest({episodes.ARRAYS}) AS given ({episodes.NAMES})
             JOIN recorded ON recorded.id = given.job_id JOIN owners ON owners.user_id = given.user_id
             JOIN sessions ON sessions.user_id = given.user_id AND sessions.counted_from = given.counted_from

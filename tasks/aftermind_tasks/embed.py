@@ -15,7 +15,8 @@ from aftermind.indexes.projection import index_job
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Embedder
-from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking import compares_sentences, models_of
+from aftermind.ranking.passages import SpokenTexts, regroup
 from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope
@@ -137,20 +138,23 @@ async def _shares(
 
 async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> dict[EpisodeId, Vector]:
     flat = [episode for group in share.episodes.values() for episode in group]
-    spoken = [spoken_texts(episode.name, episode.content) for episode in flat]
+    sentences = runtime.settings.embed_sentences and compares_sentences(models_of(share.embedder.name))
+    spoken = [SpokenTexts.of(each.name, each.content, sentences=sentences) for each in flat]
     made: list[Matrix] = []
     started, calls = time.monotonic(), 0
-    for part in _parts([text for texts in spoken for text in texts], share.embedder):
+    for part in _parts([text for each in spoken for text in each.texts], share.embedder):
         with extraction_call.evidence_of_failures(flat, extraction_call.HISTORY):
             made.append(await share.embedder.embed(part))
         calls += 1
-    rows = regroup(np.concatenate(made), [len(texts) for texts in spoken]) if made else []
+    rows = regroup(np.concatenate(made), spoken) if made else []
     vectors: dict[EpisodeId, Vector] = {episode.id: row for episode, row in zip(flat, rows, strict=True)}
     if calls:
         elapsed = (time.monotonic() - started) * 1_000
         paid = [lease for lease in leases if share.episodes.get(lease.job.id)]
         # In a thread: counting the tokens of long texts takes as long as their vectors.
-        costs = await asyncio.to_thread(_costs, share.embedder, paid, share.episodes, calls=calls, latency_ms=elapsed)
+        sent = {episode.id: each.texts for episode, each in zip(flat, spoken, strict=True)}
+        texts = {job_id: [text for each in group for text in sent[each.id]] for job_id, group in share.episodes.items()}
+        costs = await asyncio.to_thread(_costs, share.embedder, paid, texts, calls=calls, latency_ms=elapsed)
         await runtime.ledger.spend(costs)
         for _, spent in costs:
             runtime.observer.spent(JobKind.EMBED, spent)
@@ -176,7 +180,7 @@ async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Seq
 def _costs(
     embedder: Embedder,
     leases: Sequence[Lease],
-    episodes: Mapping[JobId, Sequence[Episode]],
+    texts: Mapping[JobId, Sequence[str]],
     *,
     calls: int,
     latency_ms: float,
@@ -185,7 +189,7 @@ def _costs(
     price = embedder.usd_per_million_tokens or 0.0
     found: list[tuple[Lease, ModelUsage]] = []
     for lease in leases:
-        size = sum(token_count.count(episode.content) for episode in episodes[lease.job.id])
+        size = sum(map(token_count.count, texts[lease.job.id]))
         cost = size * price / 1_000_000
         found.append((lease, ModelUsage(model=embedder.name, tokens_in=size, cost_usd=cost)))
     first, spent = found[0]

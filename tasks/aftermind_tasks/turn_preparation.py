@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection import screening
-from aftermind.ranking import tokenizer
-from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking import compares_sentences, models_of, tokenizer
+from aftermind.ranking.passages import SpokenTexts, regroup
 from aftermind.ranking.tokenizer import IndexedText
 from aftermind.stores.protocol import Vector
 from aftermind.types import EpisodeId, Turn
@@ -54,15 +54,15 @@ async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, V
     """Vectors of an embedder without I/O; for others, embed jobs compute them."""
     embedder = runtime.embedder
     assert embedder is not None
+    sentences = runtime.settings.embed_sentences and compares_sentences(models_of(embedder.name))
     found: dict[EpisodeId, Vector] = {}
     for turn in turns:
         episodes = turn.episodes()
         try:
-            texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
-            made = await embedder.embed([text for each in texts for text in each])
+            spoken = [SpokenTexts.of(each.name, each.content, sentences=sentences) for each in episodes]
+            made = await embedder.embed([text for each in spoken for text in each.texts])
         except text_process_pool.TextTimeout:
             continue
-        rows = regroup(made, [len(each) for each in texts])
-        found.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))
+        found.update(zip((each.id for each in episodes), regroup(made, spoken), strict=True))
         await asyncio.sleep(0)  # other tasks of the loop run between two turns
     return found

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aftermind.ranking import unit
-from aftermind.ranking.passages import split
+from aftermind.ranking.passages import SpokenTexts, split
+from aftermind.ranking.vectors import part_vectors
 from aftermind.stores.protocol import EpisodeFilter, ExtractionOutcome, MiningOutcome
 from aftermind.types import (
     Episode,
@@ -158,15 +159,29 @@ class EpisodesContract:
 
     async def test_a_long_episode_has_a_vector_for_each_passage_and_their_mean_for_itself(self, rig: Rig) -> None:
         at_once, later = said("one " * 600), said("two " * 600)
-        passages = np.stack([vector(number) for number in range(len(split(at_once.content)))])
-        await rig.add(at_once, later, vectors={at_once.id: passages})
+        spoken = SpokenTexts.of(None, at_once.content, sentences=True)
+        passages = np.stack([vector(number) for number in range(len(spoken.texts))])
+        given = spoken.vectors(passages)
+        await rig.add(at_once, later, vectors={at_once.id: given})
 
-        await rig.do(lambda tx: rig.store.set_vectors(tx, {(ALICE, later.id): passages}))
+        await rig.do(lambda tx: rig.store.set_vectors(tx, {(ALICE, later.id): given}))
         found = await rig.do(lambda tx: rig.store.vectors(tx, ALICE))
 
-        assert len(passages) > 1
+        assert len(passages) == len(split(at_once.content)) == len(part_vectors(given))
         for episode in (at_once, later):
             np.testing.assert_allclose(found[episode.id], unit(passages.mean(axis=0)), atol=1e-3)
+
+    async def test_an_episode_with_vectors_of_sentences_has_one_for_itself(self, rig: Rig) -> None:
+        at_once, later = (said("I went to Oslo in May. There I met an old friend.") for _ in range(2))
+        vectors = np.stack([vector(number) for number in range(3)])
+        await rig.add(at_once, later, vectors={at_once.id: vectors})
+
+        assert await rig.do(lambda tx: rig.store.set_vectors(tx, {(ALICE, later.id): vectors})) == 1
+        found = await rig.do(lambda tx: rig.store.vectors(tx, ALICE))
+
+        assert len(SpokenTexts.of(None, later.content, sentences=True).texts) == len(vectors)
+        for episode in (at_once, later):
+            np.testing.assert_allclose(found[episode.id], vectors[0], atol=1e-3)
 
     async def test_an_episode_is_mined_once_and_its_outcome_kept(self, rig: Rig) -> None:
         one, two = said("one"), said("two")

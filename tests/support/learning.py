@@ -17,7 +17,7 @@ from aftermind.db.postgres_transaction import pg
 from aftermind.events.bus import EventBus
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.llm import factory
-from aftermind.llm.protocols import embedder_identity
+from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.receipt import Receipt
 from aftermind.stores.postgres import PostgresStore, episode_vectors
 from aftermind.types import JobId
@@ -75,9 +75,13 @@ async def learning(
     redis_url: str,
     state_dir: Path,
     provider: ScriptedOpenAI | None = None,
+    embedder: Embedder | None = None,
     **changed: Any,  # Any: settings by name
 ) -> AsyncIterator[Learning]:
-    """A memory on these servers, with the scripted provider as its model, or rules where there is none."""
+    """A memory on these servers, with the scripted provider as its model, or rules where there is none.
+
+    `embedder` None: that of the settings.
+    """
     settings = Settings(
         **{
             "database_url": database.app_url,
@@ -103,7 +107,7 @@ async def learning(
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     store, ledger = PostgresStore(vault=vault), PostgresLedger(db)
     extractor, summariser = factory.extractor(settings), factory.summariser(settings)
-    profiler, embedder = factory.profiler(settings), factory.embedder(settings)
+    profiler, embedder = factory.profiler(settings), embedder or factory.embedder(settings)
     work = open_work(
         settings=settings,
         db=db,
@@ -120,7 +124,7 @@ async def learning(
             await episode_vectors.adopt(tx, embedder_identity(embedder))
     models = (extractor, summariser, profiler, embedder)
     try:
-        async with Memory(settings=settings) as memory:
+        async with Memory(settings=settings, embedder=embedder) as memory:
             yield Learning(memory=memory, ledger=ledger, database=db, owner=owner, store=store, work=work)
     finally:
         for client in filter(None, (getattr(model, "_client", None) for model in models)):

@@ -21,6 +21,7 @@ from aftermind.ledger.reembed_jobs import new_step
 from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.llm.provider_connections import Providers, make_limiter
+from aftermind.ranking import compares_sentences, models_of
 from aftermind.recall import Mode, Query, Recall, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
@@ -117,6 +118,8 @@ class Reembeddings:
         counts = await self._vectors.count()
         standby = counts.standby if identity == stored.standby else 0
         tokens = counts.characters // CHARACTERS_PER_TOKEN
+        if self._settings.embed_sentences and compares_sentences(models_of(target.name)):
+            tokens *= 2  # each text is embedded whole and by sentence
         price = target.usd_per_million_tokens
         return ReembeddingPlan(
             active=stored.active,

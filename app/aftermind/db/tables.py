@@ -150,7 +150,7 @@ EPISODES = Table(
     Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.second_vector_column
     Column("passages", ARRAY(Integer)),  # of a long text: their borders, in characters
     Column("passage_terms", ARRAY(BigInteger)),  # those of each passage, each followed by a 0
-    Column("passage_embedding", ARRAY(HALFVEC)),  # a vector each; `embedding` is their mean
+    Column("passage_embedding", ARRAY(HALFVEC)),  # of each passage, or sentence
     Column("passage_embedding_standby", ARRAY(HALFVEC)),
     Column("indexed", Boolean, nullable=False, server_default=text("false")),  # in the index of neighbours
     _time("expires_at"),  # by the clock of the database; stores.postgres.rows.UNEXPIRED

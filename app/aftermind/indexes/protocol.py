@@ -34,7 +34,7 @@ class IndexEntry:
 
     @classmethod
     def of(cls, episode: Episode, vector: Vector) -> "IndexEntry":
-        """The entry of an episode; of a long one, whose passages have a vector each, their mean."""
+        """The entry of an episode, by its own vector."""
         return cls(
             id=episode.id,
             owner=owner_key(episode.scope),

@@ -20,7 +20,7 @@ from aftermind.ranking.passages import ComparedPassages, with_best_passages
 from aftermind.ranking.score_fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.tokenizer import ends_asking, is_stop_word, spoken, stem, terms, tokens
 from aftermind.ranking.vectors import cosine, unit
-from aftermind.ranking.windows import FEATURES, Scores, Turns, score
+from aftermind.ranking.windows import FEATURES, Scores, Turns, compares_sentences, score
 
 __all__ = [
     "FEATURES",
@@ -34,6 +34,7 @@ __all__ = [
     "Scores",
     "Turns",
     "capitalised_words",
+    "compares_sentences",
     "cosine",
     "diversified",
     "ends_asking",

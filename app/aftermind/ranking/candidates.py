@@ -45,14 +45,16 @@ class Question:
 class Entry:
     """One turn to be scored. `terms` are of the same kind as the question's keys that it is compared with.
 
-    `candidate` False: it is there for its neighbours only. `similarity` None: it has no vector yet. `said_at` is in
-    seconds since 1970.
+    `candidate` False: it is there for its neighbours only. `similarity` None: it has no vector yet.
+    `sentence_similarity` is that of its best sentence, None where it is compared as a whole. `said_at` is in seconds
+    since 1970.
     """
 
     session: Hashable
     position: int
     terms: Collection[Hashable]
     similarity: float | None = None
+    sentence_similarity: float | None = None
     name: str | None = None
     asking: bool = False
     candidate: bool = True
@@ -76,7 +78,8 @@ class Frequencies:
 class Frame:
     """Turns column by column: the fast form of entries. `hits` has a column for each key of the question.
 
-    `candidate` False is a turn that is there for its neighbours only.
+    `candidate` False is a turn that is there for its neighbours only. `sentence_similarity` is that of the best
+    sentence, or of the turn where it is compared as a whole; None where no sentences are compared.
     """
 
     session: Sequence[Hashable]
@@ -84,6 +87,7 @@ class Frame:
     hits: NDArray[np.bool_]
     length: NDArray[np.int64]
     similarity: NDArray[np.float64]
+    sentence_similarity: NDArray[np.float64] | None = None
     name: Sequence[str | None]
     asking: NDArray[np.bool_]
     candidate: NDArray[np.bool_]
@@ -99,13 +103,15 @@ class Frame:
         for row, entry in enumerate(entries):
             for column, key in enumerate(keys):
                 hits[row, column] = key in entry.terms
-        similarity = [np.nan if entry.similarity is None else entry.similarity for entry in entries]
+        similarity = np.array([np.nan if each.similarity is None else each.similarity for each in entries], dtype=float)
+        best = [np.nan if each.sentence_similarity is None else each.sentence_similarity for each in entries]
         return cls(
             session=[entry.session for entry in entries],
             position=np.array([entry.position for entry in entries], dtype=np.int64),
             hits=hits,
             length=np.array([len(entry.terms) for entry in entries], dtype=np.int64),
-            similarity=np.array(similarity, dtype=np.float64),
+            similarity=similarity,
+            sentence_similarity=None if np.isnan(best).all() else np.where(np.isnan(best), similarity, best),
             name=[entry.name for entry in entries],
             asking=np.array([entry.asking for entry in entries], dtype=np.bool_),
             candidate=np.array([entry.candidate for entry in entries], dtype=np.bool_),
@@ -120,11 +126,21 @@ class Frame:
             hits=np.concatenate([self.hits, other.hits]),
             length=np.concatenate([self.length, other.length]),
             similarity=np.concatenate([self.similarity, other.similarity]),
+            sentence_similarity=_joined(self, other),
             name=[*self.name, *other.name],
             asking=np.concatenate([self.asking, other.asking]),
             candidate=np.concatenate([self.candidate, other.candidate]),
             said_at=np.concatenate([self.said_at, other.said_at]),
         )
+
+
+def _joined(one: Frame, other: Frame) -> NDArray[np.float64] | None:
+    """The similarities of best sentences, if either has them."""
+    if one.sentence_similarity is None and other.sentence_similarity is None:
+        return None
+    return np.concatenate(
+        [each.similarity if each.sentence_similarity is None else each.sentence_similarity for each in (one, other)]
+    )
 
 
 def score_frame(
@@ -165,6 +181,7 @@ def _turns(frame: Frame, question: Question, frequencies: Frequencies, session: 
         hits=frame.hits,
         length=frame.length,
         similarity=frame.similarity,
+        sentence_similarity=frame.sentence_similarity,
         named=_among(frame.name, named_speakers(frame, question)),
         asking=frame.asking,
         current=_among(frame.session, set() if session is None else {session}),

@@ -11,8 +11,10 @@ from aftermind.ranking.windows import FEATURES, FEW
 # The features of each model of `Models`.
 USES = {
     "both": tuple(name for name in FEATURES if name != "few_similarity"),  # with words in common it adds nothing
-    "words": tuple(name for name in FEATURES if "vector" not in name and name != "few_similarity"),
-    "meaning": ("vector", "vector_window", "asking", "length", "few", "few_similarity"),
+    "words": tuple(
+        name for name in FEATURES if not name.startswith(("vector", "sentence")) and name != "few_similarity"
+    ),
+    "meaning": ("vector", "vector_window", "sentence", "sentence_window", "asking", "length", "few", "few_similarity"),
     "vector": ("vector", "few", "few_similarity"),
 }
 

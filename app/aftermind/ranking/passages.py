@@ -1,7 +1,8 @@
 """Passages of long texts: where they begin and end, and which of them answers a question best.
 
 A document has every word somewhere, and one vector for it means nothing. So a text above `LONG_BYTES` is indexed by
-passages, and is scored by the best of them.
+passages, and is scored by the best of them. A shorter one is indexed whole; where the embedder compares meaning, its
+sentences have vectors besides.
 """
 
 import re
@@ -15,17 +16,19 @@ from numpy.typing import NDArray
 from aftermind.ranking import tokenizer
 from aftermind.ranking.candidates import Frame
 from aftermind.ranking.tokenizer import IndexedText, spoken, terms
-from aftermind.ranking.vectors import Matrix, Vector, cosine
+from aftermind.ranking.vectors import Matrix, Vector, cosine, part_vectors, unit
 from aftermind.types import Passage
 
 # UTF-8 has about four bytes for a token, whatever the script: 300 tokens and 200.
 LONG_BYTES, PASSAGE_BYTES = 1_200, 800
 SHORTEST_CHARACTERS = 200  # of a passage, however many bytes a character has
 MOST_HEADINGS = 5_000  # of one text
+SENTENCE_BYTES = 15  # of a sentence with a vector; shorter ones, such as "That's great!", answer nothing
 HEADING_CHARACTERS = 120  # of the headings that a passage is indexed and shown with
 # Where a passage may end, the best first, and how many characters of the border belong to it.
 BORDERS = (("\n\n", 2), ("\n", 1), (". ", 2), ("! ", 2), ("? ", 2), ("\u3002", 1), (" ", 1))
 _HEADING = re.compile(r"^(#{1,6})[ \t]+(\S[^\n]{0,200})", re.MULTILINE)
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _FENCE = re.compile(r"^(?:```|~~~)", re.MULTILINE)
 
 
@@ -94,15 +97,41 @@ def passage_texts(text: str) -> list[str]:
     return found
 
 
-def spoken_texts(name: str | None, content: str) -> list[str]:
-    """What an embedder is given for an episode: its text, or each passage of a long one."""
-    return [spoken(name, passage) for passage in passage_texts(content)] or [spoken(name, content)]
+def sentence_texts(text: str) -> list[str]:
+    """The sentences of a short text that have a vector each; none of a long text, or of one that is a sentence."""
+    if len(text) <= SENTENCE_BYTES or split(text):
+        return []
+    found = [
+        sentence for part in _SENTENCE_END.split(text) if len((sentence := part.strip()).encode()) >= SENTENCE_BYTES
+    ]
+    return found if len(found) > 1 else []
 
 
-def regroup(made: Matrix, counts: Sequence[int]) -> list[Vector | Matrix]:
-    """Vectors of `spoken_texts` by episode: one vector, or a matrix for the passages of a long text."""
-    ends = np.cumsum(counts).tolist()
-    return [made[end - 1] if count == 1 else made[end - count : end] for end, count in zip(ends, counts, strict=True)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenTexts:
+    """What an embedder is given for an episode: the passages of a long text; else the text, then its sentences."""
+
+    texts: Sequence[str]
+    is_long: bool = False
+
+    @classmethod
+    def of(cls, name: str | None, content: str, *, sentences: bool) -> "SpokenTexts":
+        """`sentences`: whether those of a short text get vectors, too."""
+        passages = passage_texts(content)
+        parts = passages or [content, *(sentence_texts(content) if sentences else ())]
+        return cls(texts=[spoken(name, part) for part in parts], is_long=bool(passages))
+
+    def vectors(self, made: Matrix) -> Vector | Matrix:
+        """The vectors of the texts as they are stored: a single one; or the episode's own, then those of its parts."""
+        if self.is_long:
+            return np.concatenate([unit(made.mean(axis=0))[None], made])
+        return made if len(made) > 1 else made[0]
+
+
+def regroup(made: Matrix, spoken: Sequence[SpokenTexts]) -> list[Vector | Matrix]:
+    """The vectors of all texts by episode."""
+    ends = np.cumsum([len(each.texts) for each in spoken]).tolist()
+    return [each.vectors(made[end - len(each.texts) : end]) for each, end in zip(spoken, ends, strict=True)]
 
 
 def passage_terms(text: str, language: str) -> Sequence[Sequence[str]]:
@@ -135,12 +164,13 @@ def compare(
     having = [frozenset(each) for each in (passage_terms(text, language) if indexed is None else indexed)]
     if len(having) != len(passages):  # its terms took too long
         return None
-    are_vectors = vectors is not None and vector is not None and vectors.shape == (len(passages), *vector.shape)
+    parts = None if vectors is None else part_vectors(vectors)
+    are_vectors = parts is not None and vector is not None and parts.shape == (len(passages), *vector.shape)
     return ComparedPassages(
         passages=passages,
         hits=np.array([[term in each for term in question] for each in having], dtype=np.bool_),
         length=np.array([len(each) for each in having], dtype=np.int64),
-        similarity=cosine(vectors, vector) if are_vectors else np.full(len(passages), np.nan),  # type: ignore[arg-type]
+        similarity=cosine(parts, vector) if are_vectors else np.full(len(passages), np.nan),  # type: ignore[arg-type]
     )
 
 
@@ -152,13 +182,17 @@ def with_best_passages(
         return frame, {}
     best = {row: each.find_best(worths) for row, each in compared.items()}
     hits, length, similarity = frame.hits.copy(), frame.length.copy(), frame.similarity.astype(np.float64)
+    sentence_similarity = None if frame.sentence_similarity is None else frame.sentence_similarity.copy()
     for row, number in best.items():
         each = compared[row]
         hits[row], length[row] = each.hits[number], each.length[number]
         if not np.isnan(each.similarity[number]):
             similarity[row] = each.similarity[number]
+            if sentence_similarity is not None:
+                sentence_similarity[row] = each.similarity[number]
     shown = {row: compared[row].passages[number] for row, number in best.items()}
-    return replace(frame, hits=hits, length=length, similarity=similarity), shown
+    frame = replace(frame, hits=hits, length=length, similarity=similarity, sentence_similarity=sentence_similarity)
+    return frame, shown
 
 
 def _find_border(text: str, start: int, size: int) -> int:

@@ -15,10 +15,15 @@ def unit(vectors: Matrix) -> Matrix:
 
 
 def whole(vector: Vector | Matrix) -> Vector:
-    """The vector of a text; of a long one, whose passages have one each, their mean."""
-    return vector if vector.ndim == 1 else unit(vector.mean(axis=0))
+    """The vector of a text, which is the first row if its parts have vectors, too."""
+    return vector if vector.ndim == 1 else vector[0]
 
 
 def cosine(matrix: Matrix, vector: Vector) -> NDArray[np.float64]:
     """The cosine of each row to the vector; 0 where either has no direction."""
     return (unit(matrix) @ unit(vector)).astype(np.float64)
+
+
+def part_vectors(vector: Vector | Matrix) -> Matrix:
+    """The vectors of the parts of a text, a row each: of the passages of a long text, the sentences of a short one."""
+    return vector[1:] if vector.ndim > 1 else vector[None][1:]

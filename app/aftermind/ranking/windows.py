@@ -2,9 +2,10 @@
 
 An answer rarely repeats the words of its question, and the subject of a turn is often in a neighbouring turn. So each
 turn is scored by itself *and* as the window of the two turns before and after it: words count once, wherever in the
-window they are; vectors as the mean of the window's similarities. Windows end with the session, and at a long pause. A
-logistic model of these features (`logistic`) gives the probability that the turn answers; its coefficients are fitted
-by `benchmarks/fit_ranking.py`.
+window they are; vectors as the mean of the window's similarities. An answer is often one sentence of a turn about
+something else: so the best sentence of the turn, and that of the window, count besides. Windows end with the session,
+and at a long pause. A logistic model of these features (`logistic`) gives the probability that the turn answers; its
+coefficients are fitted by `benchmarks/fit_ranking.py`.
 """
 
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ FEATURES = (
     "coverage",  # the share of the question's words, by their worth, that the window has
     "vector",  # similarity of the turn alone, by the best
     "vector_window",
+    "sentence",  # similarity of the best sentence of the turn, by the best
+    "sentence_window",
     "speaker",  # is named by the question; 1 for all turns where it names none
     "asking",  # the turn ends in a question
     "answers",  # words of the turn before, if that one ends in a question
@@ -52,7 +55,8 @@ class Turns:
     """Turns to be scored, one array entry each, in any order; context turns are only neighbours.
 
     `hits` marks the terms of the query (columns) of each turn, `length` is its total number of distinct terms.
-    `similarity` is the cosine to the query, NaN for a turn without a vector. Positions order a session.
+    `similarity` is the cosine to the query, NaN for a turn without a vector; `sentence_similarity` that of its best
+    sentence, None where sentences are not compared. Positions order a session.
     """
 
     session: NDArray[np.int64]
@@ -60,6 +64,7 @@ class Turns:
     hits: Bools
     length: NDArray[np.int64]
     similarity: Floats
+    sentence_similarity: Floats | None = None
     named: Bools
     asking: Bools
     current: Bools
@@ -113,6 +118,11 @@ class Features:
     has_meaning: bool
 
 
+def compares_sentences(models: Models) -> bool:
+    """Whether the best sentence counts: it does where vectors compare meaning, not where they compare words again."""
+    return bool(models.both.coefficients[[FEATURES.index("sentence"), FEATURES.index("sentence_window")]].any())
+
+
 def score(turns: Turns, question: Worths, *, candidates: Bools, models: Models) -> Scores:
     """Score every turn; `candidates` determine the scales and are the only possible matches.
 
@@ -152,8 +162,10 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
     together = near.greatest(hits * np.minimum(1.0, LONG_TEXT / np.maximum(length, 1))[:, None]) @ idfs
     session = _spread_over_session(hits, talks) @ idfs
     alone, around, blind = _similarities(turns.similarity[order], near)
-    parts = scaled(np.where(mask, np.stack([own, together, session, alone, around]), 0.0))
-    words, words_window, words_session, vector, vector_window = parts
+    by_sentence = None if turns.sentence_similarity is None else turns.sentence_similarity[order]
+    best = _best_sentences(by_sentence, near, alone)
+    parts = scaled(np.where(mask, np.stack([own, together, session, alone, around, *best]), 0.0))
+    words, words_window, words_session, vector, vector_window, sentence, sentence_window = parts
     asking = turns.asking[order].astype(np.float64)
     few = np.log(FITTED_TURNS / min(max(question.episodes, 1), FITTED_TURNS))
     closest = np.where(mask, alone, 0.0).max(initial=0.0)
@@ -165,6 +177,8 @@ def features(turns: Turns, question: Worths, *, candidates: Bools) -> Features:
             np.where(mask, together / max(question.whole, NOISE), 0.0),
             vector,
             vector_window,
+            sentence,
+            sentence_window,
             np.where(turns.named.any(), turns.named[order], 1.0),
             asking,
             near.before(words * asking),
@@ -211,11 +225,11 @@ class _Neighbours:
         return self._of_turns(result)
 
     def greatest(self, values: Floats) -> Floats:
-        """Of each column, the greatest in the window; none may be negative."""
+        """Of each column, the greatest in the window, at least 0 where it has other utterances."""
         each = self._combined(values, np.maximum)
         result = each.copy()
         for here, there, same in self._steps:
-            np.maximum(result[here], each[there] * same[:, None], out=result[here])
+            np.maximum(result[here], (each[there].T * same).T, out=result[here])
         return self._of_turns(result)
 
     def mean(self, values: Floats) -> Floats:
@@ -269,6 +283,13 @@ def _similarities(similarity: Floats, near: _Neighbours) -> tuple[Floats, Floats
     blind = np.isnan(around)
     around[blind] = 0.0
     return np.where(np.isnan(similarity), around, similarity), around, blind
+
+
+def _best_sentences(similarity: Floats | None, near: _Neighbours, alone: Floats) -> tuple[Floats, Floats]:
+    """Of the turn and of the window; nothing where no sentences are compared."""
+    if similarity is None:
+        return np.zeros(len(alone)), np.zeros(len(alone))
+    return np.where(np.isnan(similarity), alone, similarity), near.greatest(np.nan_to_num(similarity))
 
 
 def _spread_over_session(hits: Floats, sessions: NDArray[np.int64]) -> Floats:

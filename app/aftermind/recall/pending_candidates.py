@@ -15,10 +15,19 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect, screening
 from aftermind.llm.protocols import Embedder
-from aftermind.ranking import ComparedPassages, Entry, Frame, Question, cosine, tokenizer
-from aftermind.ranking.passages import regroup, spoken_texts
+from aftermind.ranking import (
+    ComparedPassages,
+    Entry,
+    Frame,
+    Question,
+    compares_sentences,
+    cosine,
+    models_of,
+    tokenizer,
+)
+from aftermind.ranking.passages import SpokenTexts, regroup
 from aftermind.ranking.tokenizer import LanguageFor, english
-from aftermind.ranking.vectors import whole
+from aftermind.ranking.vectors import part_vectors, whole
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import compare_passages, to_entry
 from aftermind.types import Episode, EpisodeId, Scope, Turn
@@ -59,6 +68,7 @@ class PendingTurns:
 
     def __init__(self, embedder: Embedder | None, *, language_for: LanguageFor = english) -> None:
         self._embedder = embedder if embedder is not None and embedder.inline else None
+        self._sentences = self._embedder is not None and compares_sentences(models_of(self._embedder.name))
         self._language_for = language_for
         self._entries: OrderedDict[EpisodeId, Entry] = OrderedDict()
         self._passages: OrderedDict[EpisodeId, Sequence[Sequence[str]]] = OrderedDict()  # terms of those of long texts
@@ -116,9 +126,11 @@ class PendingTurns:
                 await asyncio.sleep(0)
         found = [episode for episode in episodes if episode.id in entries]
         similarity = self._similarity(found, vector)
-        frame = Frame.of(
-            [_in_place(entries[each.id], each, similarity.get(each.id), wanted) for each in found], question.terms
-        )
+        best = self._best_sentences(found, vector)
+        placed = [
+            _in_place(entries[each.id], each, similarity.get(each.id), best.get(each.id), wanted) for each in found
+        ]
+        frame = Frame.of(placed, question.terms)
         compared = self._compared(found, question, vector)
         cut = sum(each.id in self._cut or self._is_unread(each) for each in found)
         _trim(self._entries, self._passages, self._vectors, self._cut)
@@ -207,13 +219,12 @@ class PendingTurns:
         if not episodes:
             return True
         assert self._embedder is not None
-        texts = [spoken_texts(episode.name, episode.content) for episode in episodes]
+        spoken = [SpokenTexts.of(each.name, each.content, sentences=self._sentences) for each in episodes]
         try:
-            made = await self._embedder.embed([text for each in texts for text in each])
+            made = await self._embedder.embed([text for each in spoken for text in each.texts])
         except text_process_pool.TextTimeout:
             return False
-        rows = regroup(made, [len(each) for each in texts])
-        self._vectors.update((episode.id, row) for episode, row in zip(episodes, rows, strict=True))
+        self._vectors.update(zip((each.id for each in episodes), regroup(made, spoken), strict=True))
         return True
 
     def _similarity(self, episodes: Sequence[Episode], vector: Vector | None) -> dict[EpisodeId, float]:
@@ -223,17 +234,27 @@ class PendingTurns:
         found = cosine(np.stack([whole(self._vectors[id_]) for id_ in known]), vector)
         return dict(zip(known, found.tolist(), strict=True))
 
+    def _best_sentences(self, episodes: Sequence[Episode], vector: Vector | None) -> dict[EpisodeId, float]:
+        if not self._sentences or vector is None:
+            return {}
+        short = [each.id for each in episodes if each.id in self._vectors and each.id not in self._passages]
+        parts = {id_: part_vectors(self._vectors[id_]) for id_ in short}
+        return {id_: float(cosine(matrix, vector).max()) for id_, matrix in parts.items() if len(matrix)}
+
 
 def _limit(until: float) -> asyncio.Timeout:
     """For one text: until then, and not longer than `CHECK_SECONDS`."""
     return asyncio.timeout_at(min(until, asyncio.get_running_loop().time() + CHECK_SECONDS))
 
 
-def _in_place(entry: Entry, episode: Episode, similarity: float | None, wanted: EpisodeFilter) -> Entry:
+def _in_place(
+    entry: Entry, episode: Episode, similarity: float | None, best_sentence: float | None, wanted: EpisodeFilter
+) -> Entry:
     return replace(
         entry,
         position=episode.position,
         similarity=similarity,
+        sentence_similarity=best_sentence,
         candidate=wanted.fits(episode),
         said_at=episode.occurred_at.timestamp(),
     )

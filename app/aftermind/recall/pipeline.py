@@ -29,6 +29,7 @@ from aftermind.ranking import (
     Frequencies,
     Models,
     Question,
+    compares_sentences,
     features_of,
     models_of,
     score_frame,
@@ -92,8 +93,8 @@ REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remain
 PENDING_SHARE = 0.5
 RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
 # A turn that is less likely to answer is not shown, unless the owner has no more turns than the limit.
-# Recall@20 loses 0.003 by that (0.001 and 0.005 on either half), and 92 % of the turns are below it.
-NOISE = 0.002
+# Twice as much costs MiniLM 0.009 of recall@10 where answers are spread over sessions; half as much finds the same.
+NOISE = 0.001
 SPARE = 3  # multiple of the limit that is considered if diversity is requested
 NEAR_MISSES = 20  # turns that an explanation adds to those that were considered, and that filters left out
 
@@ -692,10 +693,12 @@ class Recall:
 
     def _searching(self, run: _Run, question: Question) -> Search:
         sessions = dict.fromkeys(episode.scope.session_id for episode in run.pending)
+        embedder = run.vectors.embedder if run.vector is not None else None
         return Search(
             question=question,
             vector=run.vector,
-            embedder=run.vectors.embedder if run.vector is not None else None,
+            embedder=embedder,
+            sentences=embedder is not None and compares_sentences(models_of(embedder.name)),
             wanted=run.query.wanted,
             known_at=run.query.as_of,
             hits=max(HITS, run.query.limit),

@@ -42,6 +42,7 @@ from aftermind.types import (
 Vector = NDArray[np.float32]
 
 HITS = 30  # of each kind
+SENTENCES_OF = 300  # turns, the nearest by vector, whose sentences are compared
 CONTEXT = 4  # places on either side that come along: two of a hit's window, two of its neighbours' windows
 
 
@@ -49,7 +50,8 @@ CONTEXT = 4  # places on either side that come along: two of a hit's window, two
 class Search:
     """A search request. Without `vector` only words count, without terms in the query only vectors.
 
-    `embedder` made the vector: it is compared only with stored vectors of the same one. `wanted` selects episodes that
+    `embedder` made the vector: it is compared only with stored vectors of the same one, and with those of the sentences
+    of the nearest turns if `sentences` is set. `wanted` selects episodes that
     may match (their neighbours are read anyway), `known_at` hides those remembered later. `tails` are sessions whose
     last turns are included, as neighbours of pending turns. `exact_rows` is the number of an owner's episodes up to
     which every vector is compared, instead of the vector index. `facts` False leaves facts out. `near` are candidates
@@ -61,6 +63,7 @@ class Search:
     question: Question
     vector: Vector | None = None
     embedder: EmbedderIdentity | None = None
+    sentences: bool = False
     wanted: EpisodeFilter = EpisodeFilter()  # noqa: RUF009
     known_at: datetime | None = None
     hits: int = HITS

@@ -9,7 +9,9 @@ import pytest
 from aftermind.db.engine import PostgresDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import Question, score_frame
+from aftermind.ranking.vectors import unit
 from aftermind.stores.inmemory.search import search_in_memory
+from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.stores.search import Search, SearchResult
@@ -86,6 +88,32 @@ async def test_the_statement_scores_as_if_everything_were_at_hand(
     assert best(found, "the trip to Rome")[:5] == best(expected, "the trip to Rome")[:5]
     assert list(found.frequencies.having) == list(expected.frequencies.having)
     assert found.frequencies.episodes == len(episodes)
+
+
+async def test_the_best_sentence_is_compared_as_if_everything_were_at_hand(
+    database: Database, reader: PostgresDatabase, search: PostgresSearch
+) -> None:
+    drawn = np.random.default_rng(7)
+    episodes = [said(f"This is turn {turn}. It has sentences.", session=f"s{turn % 3}") for turn in range(24)]
+    vectors = {each.id: unit(drawn.standard_normal((turn % 4 + 1, 384))) for turn, each in enumerate(episodes)}
+    vectors |= {each.id: vectors[each.id][0] for each in episodes[::4]}  # a single sentence
+    given = {(ALICE, id_): vector for id_, vector in vectors.items() if id_ != episodes[5].id}
+    await keep(database.url, episodes, [None] * len(episodes))
+    store = PostgresDatabase(database.url)
+    async with store.transaction() as tx:
+        await PostgresStore().set_vectors(tx, given)
+    await store.close()
+    asked = Search(question=Question.of("turn"), vector=vectors[episodes[3].id][2], sentences=True)
+
+    async with reader.transaction(namespace=ALICE.namespace, read_only=True) as tx:
+        found = await search.find(tx, ALICE, asked)
+
+    expected = search_in_memory(episodes, {id_: vector for (_, id_), vector in given.items()}, asked)
+    both = [dict(zip(each.ids, each.frame.sentence_similarity, strict=True)) for each in (found, expected)]  # type: ignore[arg-type]
+    ids = [each.id for each in episodes]
+    np.testing.assert_allclose([both[0][id_] for id_ in ids], [both[1][id_] for id_ in ids], atol=2e-3)
+    assert both[0][episodes[3].id] == pytest.approx(1.0, abs=2e-3)  # its third vector, of its second sentence
+    assert np.isnan(both[0][episodes[5].id])  # it has no vector yet
 
 
 async def test_candidates_of_an_index_replace_the_vector_search(database: Database, reader: PostgresDatabase) -> None:

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from sys import intern
 
@@ -10,9 +11,17 @@ from numpy.typing import NDArray
 
 from aftermind.ranking import Frame, Frequencies, Question, ends_asking, idf, terms
 from aftermind.ranking.passages import passage_terms, split
-from aftermind.ranking.vectors import Matrix, unit, whole
+from aftermind.ranking.vectors import Matrix, cosine, part_vectors, unit, whole
 from aftermind.stores.protocol import EpisodeFilter, Vector
-from aftermind.stores.search import CONTEXT, FactHit, Search, SearchResult, compare_passages, with_passages
+from aftermind.stores.search import (
+    CONTEXT,
+    SENTENCES_OF,
+    FactHit,
+    Search,
+    SearchResult,
+    compare_passages,
+    with_passages,
+)
 from aftermind.types import Episode, EpisodeId, Fact, FactId
 from aftermind.types.message import UNDONE
 
@@ -86,6 +95,8 @@ class EpisodeColumns:
             rows = self._around(search, hits, frequencies, candidate, vector, known)
         ids = [self._ids[row] for row in rows.tolist()]
         frame = self._frame(rows, hits, candidate, vector)
+        if search.sentences:
+            frame = replace(frame, sentence_similarity=self._sentence_similarities(frame.similarity, rows, vector))
         long = [self._episodes[row] for row, id_ in zip(rows.tolist(), ids, strict=True) if id_ in self._passages]
         given = {each.id: found for each in long if (found := self._given[self._rows[each.id]]) is not None}
         compared = compare_passages(long, question, given, search.vector, indexed=self._passages)
@@ -161,6 +172,19 @@ class EpisodeColumns:
         found = _product(chosen, vector)
         has = np.frombuffer(bytes(self._has_vector), dtype=np.bool_)
         found[~(has if rows is None else has[rows])] = np.nan
+        return found
+
+    def _sentence_similarities(
+        self, similarity: NDArray[np.float64], rows: Rows, vector: Vector | None
+    ) -> NDArray[np.float64]:
+        """The similarity of the best sentence of those rows that are nearest to the question; of others their own."""
+        found = similarity.copy()
+        nearest = np.argsort(-np.nan_to_num(similarity, nan=-2.0), kind="stable")[:SENTENCES_OF].tolist()
+        given = {place: self._given[rows[place]] for place in nearest if self._ids[rows[place]] not in self._passages}
+        parts = {place: part_vectors(each) for place, each in given.items() if each is not None and each.ndim > 1}
+        if vector is not None and parts:
+            starts = np.cumsum([0, *(len(matrix) for matrix in parts.values())])[:-1]
+            found[list(parts)] = np.maximum.reduceat(cosine(np.concatenate(list(parts.values())), vector), starts)
         return found
 
     def _around(

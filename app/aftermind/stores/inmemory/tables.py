@@ -66,7 +66,9 @@ def _load_item(row: _ItemRow) -> StoredItem:
     )
 
 
-_VECTORS = Table(EpisodeId, str | list[str], to_json=_dump_vectors, from_json=_load_vectors)  # by passage: a list
+_VECTORS = Table(
+    EpisodeId, str | list[str], to_json=_dump_vectors, from_json=_load_vectors
+)  # with those of parts: a list
 
 TABLES = {
     "assertions": Table(UUID, RecordedAssertion),

@@ -13,7 +13,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.engine import encode_half
 from aftermind.db.postgres_transaction import pg
 from aftermind.ranking.vectors import whole
-from aftermind.stores.postgres.episodes import PASSAGE_VECTORS, passage_vectors
+from aftermind.stores.postgres.episodes import passage_vectors
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Scope, StoredEmbedders
@@ -32,9 +32,12 @@ _HOLD = text("LOCK TABLE aftermind.episodes IN ROW EXCLUSIVE MODE")
 _SET = {
     column: text(
         f"""
-        UPDATE aftermind.episodes AS episodes SET {column} = given.vector, passage_{column} = {PASSAGE_VECTORS}
+        UPDATE aftermind.episodes AS episodes SET {column} = given.vector, passage_{column} = parts.vectors
         FROM unnest(CAST(:namespaces AS text[]), CAST(:users AS text[]), CAST(:ids AS uuid[]),
                     CAST(:vectors AS public.halfvec[])) AS given (namespace, user_id, id, vector)
+        LEFT JOIN (SELECT id, array_agg(vector ORDER BY place) AS vectors
+                   FROM unnest(CAST(:passage_of AS uuid[]), CAST(:passage_vectors AS public.halfvec[]))
+                        WITH ORDINALITY AS made (id, vector, place) GROUP BY id) AS parts ON parts.id = given.id
         WHERE episodes.namespace = given.namespace AND episodes.user_id = given.user_id AND episodes.id = given.id
         """
     )

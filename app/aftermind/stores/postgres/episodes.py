@@ -16,7 +16,7 @@ from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import EPISODES
 from aftermind.ranking.passages import split
 from aftermind.ranking.tokenizer import LanguageFor
-from aftermind.ranking.vectors import whole
+from aftermind.ranking.vectors import part_vectors, whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
 from aftermind.stores.postgres.term_keys import passage_keys, term_keys
@@ -104,7 +104,7 @@ PASSAGE_VECTORS = """(
 _ADD = text(
     f"""
     INSERT INTO aftermind.episodes (namespace, {NAMES}, passage_embedding, indexed)
-    SELECT namespace, {GIVEN}, CASE WHEN given.passages IS NOT NULL THEN {PASSAGE_VECTORS} END,
+    SELECT namespace, {GIVEN}, {PASSAGE_VECTORS},
            coalesce((SELECT index_state > 0 FROM aftermind.users
                      WHERE users.namespace = given.namespace AND users.user_id = given.user_id), false)
     FROM unnest(CAST(:namespaces AS text[]), {ARRAYS}) AS given (namespace, {NAMES})
@@ -255,11 +255,11 @@ def columns(
 
 
 def passage_vectors(vectors: Mapping[EpisodeId, Vector]) -> dict[str, list[Any]]:  # Any: as `columns`
-    """Parameters of `PASSAGE_VECTORS`: a row for each passage of the long texts among them."""
-    long = {id_: matrix for id_, matrix in vectors.items() if matrix.ndim > 1}
+    """Parameters of `PASSAGE_VECTORS`: a row for each passage of the long texts, and each sentence of the others."""
+    parts = {id_: part_vectors(each) for id_, each in vectors.items()}
     return {
-        "passage_of": [id_ for id_, matrix in long.items() for _ in matrix],
-        "passage_vectors": [encode_half(row) for matrix in long.values() for row in matrix],
+        "passage_of": [id_ for id_, matrix in parts.items() for _ in matrix],
+        "passage_vectors": [encode_half(row) for matrix in parts.values() for row in matrix],
     }
 
 

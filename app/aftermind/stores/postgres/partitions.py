@@ -337,8 +337,10 @@ def _to_batch(row: Row[Any]) -> ExtractionBatch:  # Any: a row of `model_batches
 
 
 def _to_vector(row: Row[Any]) -> Vector:  # Any: a row of `_VECTORS`
-    passages: Vector = row.embedding if row.passage_embedding is None else np.stack(row.passage_embedding)
-    return passages
+    vectors: Vector = (
+        row.embedding if row.passage_embedding is None else np.stack([row.embedding, *row.passage_embedding])
+    )
+    return vectors
 
 
 def _owned(table: Table, owner: Scope) -> tuple[Any, Any]:  # Any: column expressions

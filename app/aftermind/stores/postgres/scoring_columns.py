@@ -1,5 +1,6 @@
 """What of an episode is scored, whichever search reads it: as columns of a statement, and as a frame."""
 
+import re
 from collections.abc import Sequence
 
 import asyncpg
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from aftermind.db.positional_parameters import Positional
 from aftermind.ranking import Frame, numbered
-from aftermind.stores.search import CONTEXT
+from aftermind.stores.search import CONTEXT, SENTENCES_OF
 from aftermind.types.message import UNDONE
 
 # What an episode must be to answer, where something filters.
@@ -53,7 +54,9 @@ COLUMNS = """
     array_agg(cardinality(terms) ORDER BY nth) AS lengths, array_agg(similarity ORDER BY nth) AS similarities,
     array_agg(asking ORDER BY nth) AS asking, array_agg(fits ORDER BY nth) AS fits,
     array_agg(nth) FILTER (WHERE is_long AND fits) AS long_rows,
-    (SELECT array_agg(place) FROM words) AS word_places, (SELECT array_agg(nth) FROM words) AS word_rows
+    (SELECT array_agg(place) FROM words) AS word_places, (SELECT array_agg(nth) FROM words) AS word_rows,
+    (SELECT array_agg(nth) FROM sentences) AS sentence_rows,
+    (SELECT array_agg(similarity) FROM sentences) AS sentence_similarities
 """
 
 
@@ -63,13 +66,13 @@ def scored(fits: str) -> str:
         1 - (e.embedding <=> {VECTOR}) AS similarity,
         {fits} AND e.mark IS DISTINCT FROM '{UNDONE}' AS fits,
         right(rtrim(e.content), 1) IN ('?', '\uff1f', '\u061f') AS asking,
-        e.passages IS NOT NULL AS is_long"""
+        e.passages IS NOT NULL AS is_long,
+        CASE WHEN e.passages IS NULL THEN e.passage_embedding END AS sentence_vectors"""
 
 
 def over_standby_vectors(statement: Positional) -> Positional:
     """The search over the vectors of the standby embedder."""
-    sql = statement.sql.replace("e.embedding ", "e.embedding_standby ")
-    sql = sql.replace("e.passage_embedding)", "e.passage_embedding_standby)")
+    sql = re.sub(r"\be\.((?:passage_)?embedding)\b", r"e.\1_standby", statement.sql)
     sql = sql.replace("key = 'active_embedder' AND", "key = 'standby_embedder' AND")
     return Positional(sql=sql, names=statement.names)
 
@@ -82,12 +85,27 @@ def words(rows: str) -> str:
         )"""
 
 
-def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
+def sentences(rows: str, *, where: str = "true") -> str:
+    """The step `sentences`: the similarity of the best sentence of those rows that are nearest to the question."""
+    return f"""sentences AS MATERIALIZED (
+            SELECT nth, (SELECT max(NULLIF(1 - (sentence <=> {VECTOR}), 'NaN'))
+                         FROM unnest(sentence_vectors) AS sentence) AS similarity
+            FROM (SELECT nth, sentence_vectors FROM {rows} WHERE {where} AND CAST(:sentences AS boolean)
+                  AND similarity < 'NaN'
+                  ORDER BY similarity DESC LIMIT {SENTENCES_OF}) AS nearest
+            WHERE sentence_vectors IS NOT NULL
+        )"""
+
+
+def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int, *, sentences: bool = False) -> Frame:
     """Convert the rows of either search. `keys` are the query's terms, each in `ways` forms in a row.
 
     If a row marks its hits, its other turns are neighbours; otherwise all may be matches.
     """
     similarity = np.array(row["similarities"] or (), dtype=np.float64)
+    sentence_similarity = similarity.copy() if sentences else None
+    if sentence_similarity is not None and row["sentence_rows"] is not None:
+        sentence_similarity[np.array(row["sentence_rows"]) - 1] = row["sentence_similarities"]
     sessions: Sequence[str | None] = row["sessions"] or ()
     positions = np.array(row["positions"] or (), dtype=np.int64)
     fits = np.array(row["fits"] or (), dtype=np.bool_)
@@ -102,6 +120,7 @@ def to_frame(row: asyncpg.Record, keys: Sequence[int], ways: int) -> Frame:
         hits=any_form(hits, ways),
         length=np.array(row["lengths"] or (), dtype=np.int64),
         similarity=similarity,
+        sentence_similarity=sentence_similarity,
         name=row["names"] or (),
         asking=np.array(row["asking"] or (), dtype=np.bool_),
         candidate=fits,

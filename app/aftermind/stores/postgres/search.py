@@ -129,7 +129,7 @@ class PostgresSearch:
         row = await self._row(tx, owner.owner, given)
         ways, having = len(term_keys), row["frequencies"] or [0] * len(keys)
         frequencies = Frequencies(episodes=row["episodes"], having=[sum(each) for each in _by_term(having, ways)])
-        frame, ids = to_frame(row, keys, ways), row["ids"] or ()
+        frame, ids = to_frame(row, keys, ways, sentences=search.sentences), row["ids"] or ()
         passages: Mapping[EpisodeId, Passage] = {}
         if row["long_rows"] is not None:
             long = _long_hits(ids, frame, row["long_rows"], frequencies)
@@ -208,6 +208,7 @@ def _parameters(owner: Scope, search: Search, keys: Sequence[int]) -> dict[str, 
         "namespace": owner.namespace,
         "user": owner.user_column,
         "vector": search.vector,
+        "sentences": search.sentences and search.vector is not None,
         "embedder": None if search.embedder is None else search.embedder.key,
         "keys": list(keys),
         "hits": search.hits,

@@ -22,18 +22,20 @@ from aftermind.stores.postgres.scoring_columns import (
     UNSTORED,
     over_standby_vectors,
     scored,
+    sentences,
     words,
 )
 from aftermind.stores.search import BlockRequest, Briefing, from_shown, worth_showing
 from aftermind.types import Scope
 
-MOST_WHOLE = 300  # episodes; of 100 a recall is a fifth quicker so, of 450 as quick, of 700 slower
+MOST_WHOLE = 1_000  # episodes; of 550 to 680 a recall is twice as quick so as by a search for hits
 EVERY_EPISODE = 10_000_000  # of an owner: for a search that must compare all
 MOST_BYTES, MOST_FACTS = 65_536, 100  # of an owner whose texts come along: most blocks show twenty turns of them
 
 
 # `mine`: all of the owner's episodes, or one more than the limit: then only this is returned. `sized`: their number,
-# and whether the block's content is included. `words`: the terms of the query in each of them. `asked`: each term with
+# and whether the block's content is included. `words`: the terms of the query in each of them, `sentences`: the best
+# sentence of the nearest. `asked`: each term with
 # the number of the owner's episodes that have it. `sharing`, `told`: facts by words, see `fact_hits_cte`.
 def _statement(*, filtered: bool) -> Positional:
     return Positional.of(
@@ -50,7 +52,9 @@ def _statement(*, filtered: bool) -> Positional:
                    AND (SELECT count(*) FROM (SELECT FROM aftermind.facts WHERE namespace = :namespace
                         AND user_id = :user AND {BELIEVED_SO_FAR} LIMIT {MOST_FACTS + 1}) AS f) <= {MOST_FACTS} AS held
             FROM mine
-        ), {words("(SELECT nth, terms FROM mine, sized WHERE little) AS few")}, asked AS MATERIALIZED (
+        ), {words("(SELECT nth, terms FROM mine, sized WHERE little) AS few")}, {
+                sentences("mine, sized", where="little")
+            }, asked AS MATERIALIZED (
             SELECT key, place, (SELECT count(*) FROM words WHERE words.place = term.place) AS df
             FROM sized CROSS JOIN unnest(CAST(:keys AS bigint[])) WITH ORDINALITY AS term(key, place) WHERE little
         ), {fact_hits_cte(filtered=filtered)}, scored AS (

@@ -4,7 +4,17 @@ from aftermind.db.positional_parameters import Positional
 from aftermind.db.row_level_security import ENTERING
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.rows import UNEXPIRED
-from aftermind.stores.postgres.scoring_columns import COLUMNS, EMBEDDERS, FITS, OWNED, UNSTORED, VECTOR, scored, words
+from aftermind.stores.postgres.scoring_columns import (
+    COLUMNS,
+    EMBEDDERS,
+    FITS,
+    OWNED,
+    UNSTORED,
+    VECTOR,
+    scored,
+    sentences,
+    words,
+)
 from aftermind.stores.search import CONTEXT
 
 # How wide an index is walked (hnsw.ef_search): a hundredth of the owner's episodes, within these. Of 10,000 vectors
@@ -144,7 +154,7 @@ def _find(*, filtered: bool) -> Positional:
             FROM spots AS spot WHERE position IS NOT NULL GROUP BY session_id
         ), around AS MATERIALIZED (
             SELECT *, row_number() OVER () AS nth FROM ({_span_rows(fits)}) AS rows
-        ), {words("around")}, {fact_hits_cte(filtered=filtered)}
+        ), {words("around")}, {sentences("around")}, {fact_hits_cte(filtered=filtered)}
         SELECT {COLUMNS}, array_agg(id IN (SELECT id FROM hits)) AS hit,
                (SELECT episodes FROM sized) AS episodes,
                (SELECT array_agg(df ORDER BY place) FROM asked) AS frequencies, {FOUND} AS told,
