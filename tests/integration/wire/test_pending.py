@@ -379,9 +379,9 @@ async def test_turns_whose_lease_ran_out_come_few_at_once_and_the_last_time_alon
 async def test_any_number_of_skipped_namespaces_hides_no_turn_of_others(pending: Pending) -> None:
     paused = [f"paused {number}" for number in range(100)]
     await accept(pending, *(turn_of("alice", namespace=each) for each in paused))
-    await accept(pending, turn_of("bob", namespace="open"))
+    await accept(pending, turn_of("bob", namespace="unpaused"))  # served after the others
 
-    assert [turn.owner.namespace for turn in await claim(pending, except_namespaces=paused)] == ["open"]
+    assert [turn.owner.namespace for turn in await claim(pending, except_namespaces=paused)] == ["unpaused"]
 
 
 async def test_a_turn_on_its_last_chance_comes_only_to_who_runs_nothing_beside_it(pending: Pending) -> None:
