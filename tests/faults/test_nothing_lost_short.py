@@ -34,7 +34,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     running.stack.destroy()
 
 
-@pytest.mark.parametrize("accept", ["redis", pytest.param("postgres", marks=pytest.mark.long)])
+@pytest.mark.long  # 115 s of CPU time each; a tenth of all others together
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
 async def test_every_acknowledged_turn_is_kept_once_and_in_order(own: Servers, tmp_path: Path, accept: str) -> None:
     async with site(own, tmp_path / "site") as place:
         pace = replace(PACE, accept=accept)

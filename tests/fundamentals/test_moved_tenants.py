@@ -120,6 +120,7 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
         assert "Oslo" in (await fresh.recall("Where do I live?", user_id=USER, namespace=ACME)).text
 
 
+@pytest.mark.long  # after the test above
 def test_a_tenant_moves_back_by_the_command(
     settings: Settings, databases: dict[str, Database], worker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,12 +75,12 @@ async def learning(
     redis_url: str,
     state_dir: Path,
     provider: ScriptedOpenAI | None = None,
-    embedder: Embedder | None = None,
+    embeds_with: Embedder | None = None,
     **changed: Any,  # Any: settings by name
 ) -> AsyncIterator[Learning]:
     """A memory on these servers, with the scripted provider as its model, or rules where there is none.
 
-    `embedder` None: that of the settings.
+    `embeds_with` None: the embedder of the settings.
     """
     settings = Settings(
         **{
@@ -107,7 +107,7 @@ async def learning(
     vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
     store, ledger = PostgresStore(vault=vault), PostgresLedger(db)
     extractor, summariser = factory.extractor(settings), factory.summariser(settings)
-    profiler, embedder = factory.profiler(settings), embedder or factory.embedder(settings)
+    profiler, embedder = factory.profiler(settings), embeds_with or factory.embedder(settings)
     work = open_work(
         settings=settings,
         db=db,
@@ -124,7 +124,7 @@ async def learning(
             await episode_vectors.adopt(tx, embedder_identity(embedder))
     models = (extractor, summariser, profiler, embedder)
     try:
-        async with Memory(settings=settings, embedder=embedder) as memory:
+        async with Memory(settings=settings, embedder=embeds_with) as memory:
             yield Learning(memory=memory, ledger=ledger, database=db, owner=owner, store=store, work=work)
     finally:
         for client in filter(None, (getattr(model, "_client", None) for model in models)):

@@ -182,7 +182,7 @@ async def test_a_bar_keeps_weak_matches_out(database: Database, recall: Recall) 
 
 
 async def test_scores_include_unlikely_matches_that_no_block_shows(database: Database, recall: Recall) -> None:
-    others = [said(f"class number {number} of the morning") for number in range(600)]
+    others = [said(f"bus number {number} was late") for number in range(600)]
     await keep(database.url, [said("pottery class on Thursday evening"), *others])
     query = asked("pottery class on Thursday evening", mode="vector", limit=10, load=["history"])
 

@@ -76,7 +76,7 @@ async def memory(
             async with Memory(store, settings=settings, embedder=embedder) as made:
                 yield made
         return
-    async with learning(database, redis_url, tmp_path, embedder=embedder, extractor="off") as learnt:
+    async with learning(database, redis_url, tmp_path, embeds_with=embedder, extractor="off") as learnt:
         await hand_over(learnt.memory, wait=False)
         if request.param != "pending":
             await learnt.settle()
@@ -103,7 +103,7 @@ async def test_sentences_are_embedded_once_and_stored_with_the_message(
     inline: bool, database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     embedder = Meaning(inline=inline)
-    async with learning(database, redis_url, tmp_path, embedder=embedder, extractor="off") as learnt:
+    async with learning(database, redis_url, tmp_path, embeds_with=embedder, extractor="off") as learnt:
         await learnt.learn(USER, [ANSWER, "The train was late.", "Fine. Yes. I like soup and bread."])
 
         assert await stored(learnt) == {
@@ -124,8 +124,8 @@ async def test_sentences_are_not_embedded_where_the_setting_says_so(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
     embedder = Meaning(inline=False)
-    given = {"embedder": embedder, "extractor": "off", "embed_sentences": False}
-    async with learning(database, redis_url, tmp_path, **given) as learnt:
+    given = {"extractor": "off", "embed_sentences": False}
+    async with learning(database, redis_url, tmp_path, embeds_with=embedder, **given) as learnt:
         await learnt.learn(USER, [ANSWER])
 
         assert await stored(learnt) == {ANSWER: None}
@@ -144,7 +144,7 @@ async def test_the_offline_embedder_has_none(database: Database, redis_url: str,
 async def test_a_forgotten_message_leaves_no_vectors_of_sentences(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    async with learning(database, redis_url, tmp_path, embedder=Meaning(inline=False), extractor="off") as learnt:
+    async with learning(database, redis_url, tmp_path, embeds_with=Meaning(inline=False), extractor="off") as learnt:
         await learnt.learn(USER, [ANSWER])
         await learnt.memory.forget(user_id=USER)
         await learnt.settle()
