@@ -53,13 +53,14 @@ class Group:
         self._acceptor, self.budget_seconds = acceptor, budget_seconds
         self._waiting: deque[_Waiter] = deque()
         self._in_flight = 0
+        self._most_in_flight = 1  # until one was answered: the second call's connection may be open before the first's
 
     async def send(self, offer: Offer) -> Accepted:
         """What became of the turn. Raises `Unavailable` within the budget, and then it may have been taken or not."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(offer, loop.create_future())
         self._waiting.append(waiter)
-        if self._in_flight < MOST_IN_FLIGHT:
+        if self._in_flight < self._most_in_flight:
             self._flush()
         else:
             waiter.timer = loop.call_later(self.budget_seconds, _expire, waiter.future, self.budget_seconds)
@@ -84,13 +85,15 @@ class Group:
 
     def _landed(self, batch: list[_Waiter], outcome: list[Accepted] | errors.AftermindError) -> None:
         self._in_flight -= 1
+        self._most_in_flight = 1 if isinstance(outcome, errors.AftermindError) else MOST_IN_FLIGHT
         if isinstance(outcome, errors.AftermindError):
             # Turns that gathered during the call would wait for the same failure again: their budget is running.
             batch, self._waiting = [*batch, *self._waiting], deque()
             for waiter in batch:
                 _end(waiter, outcome)
             return
-        self._flush()  # the next group is sent before this one's callers wake up
+        while self._waiting and self._in_flight < self._most_in_flight:
+            self._flush()  # the next groups are sent before this one's callers wake up
         for waiter, accepted in zip(batch, outcome, strict=True):
             _end(waiter, accepted)
 
