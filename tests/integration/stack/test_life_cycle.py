@@ -182,7 +182,11 @@ def test_the_replica_can_be_left_out_and_taken_in_again(tmp_path: Path) -> None:
     with Stack(state_dir, postgres_settings=FAST) as again:
         endpoints = again.running()
         assert endpoints is not None
-        assert psql(endpoints.replica_urls[0], "SELECT to_regclass('meanwhile')") == "meanwhile"
+        (replica,) = endpoints.replica_urls
+        wait_until_sync(
+            lambda: psql(replica, "SELECT to_regclass('meanwhile')") == "meanwhile",
+            description="the replica has what was written without it",
+        )
 
 
 def _config(state_dir: Path) -> dict[str, str]:
