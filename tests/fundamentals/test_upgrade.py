@@ -88,17 +88,17 @@ async def test_agents_and_workers_of_two_releases_share_an_expanded_schema_and_t
         old = await previous.enter_async_context(here.running(PREVIOUS, on=ALL))
         await here.stored(5)
         expanded = await here.migrate(coming)
-        await here.stored(len(old.told) + 5)
+        await here.stored(len(old.acknowledged) + 5)
         async with here.running(coming, on=ALL) as new:
             await learn_across(here, [old.agent, new.agent])
             await previous.aclose()
             mixed = [await here.ask(ADDED), await here.ask(RENAMED), await here.ask(CONSTRAINT)]
             contracted = await here.migrate(after)
-            await here.stored(len(old.told + new.told) + 5)
+            await here.stored(len(old.acknowledged + new.acknowledged) + 5)
             await learn([new.agent], "after the contraction")
             await new.stop()
-            told = sorted(old.told + new.told)
-            await here.stored(len(told))
+            acknowledged = sorted(old.acknowledged + new.acknowledged)
+            await here.stored(len(acknowledged))
             await here.settled()
             history, vectors = await new.agent.do("history"), await new.agent.do("vectors")
 
@@ -106,7 +106,7 @@ async def test_agents_and_workers_of_two_releases_share_an_expanded_schema_and_t
     assert mixed == ["t", "t", "f"]
     assert [await here.ask(ADDED), await here.ask(CONSTRAINT)] == ["t", "t"]
     assert "extractor" not in (await here.ask(COLUMNS)).split()
-    assert sorted(history) == told, "each acknowledged turn once"
-    assert vectors == [len(told), len(told)]
+    assert sorted(history) == acknowledged, "each acknowledged turn once"
+    assert vectors == [len(acknowledged), len(acknowledged)]
     assert await here.states() == {"done"}
     assert here.errors() == []

@@ -26,10 +26,10 @@ PAUSE = 0.25  # seconds between turns: enough of them in each step, and the mach
 
 @dataclass(slots=True)
 class Running:
-    """An agent and a worker of one release. The agent adds turns to one session; `told` are those acknowledged."""
+    """An agent and a worker of one release. The agent adds turns to one session; `acknowledged` has their texts."""
 
     agent: AgentProcess
-    told: list[str] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
     _stops: asyncio.Event = field(default_factory=asyncio.Event)
     _telling: asyncio.Task[None] | None = None
 
@@ -45,9 +45,9 @@ class Running:
 
     async def _tell(self) -> None:
         while not self._stops.is_set():
-            text = f"I like dish {len(self.told)} of the {self.agent.name} agent."
+            text = f"I like dish {len(self.acknowledged)} of the {self.agent.name} agent."
             await self.agent.do("remember", text=text)
-            self.told.append(text)
+            self.acknowledged.append(text)
             await asyncio.sleep(PAUSE)
 
 

@@ -30,6 +30,21 @@ LONG_TEXT, LONG_TEXTS, SHORT_TEXTS = "The weather was mild. " * 2_000, 80, 200
 BRISK = {"AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1", "AFTERMIND_RECONCILE_SECONDS": "0.5"}
 
 
+@pytest.fixture
+def settings(database: Database, redis_url: str, tmp_path: Path) -> Settings:
+    """Of a worker whose batches wait for the locks of a test."""
+    return Settings(
+        database_url=database.relay_url,
+        redis_url=redis_url,
+        broker_url=redis_url,
+        embedder="hash",
+        extractor="off",
+        state_dir=tmp_path,
+        db_timeout_seconds=120.0,
+        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
+    )
+
+
 async def test_a_job_begins_while_slow_jobs_of_another_tenant_run(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
@@ -65,23 +80,13 @@ async def test_a_job_begins_while_slow_jobs_of_another_tenant_run(
 
 
 async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
-    database: Database, redis_url: str, tmp_path: Path
+    database: Database, redis_url: str, settings: Settings
 ) -> None:
     """Of the first batch, which both are in, and of one that comes later."""
     unhurried = {"remember_budget_seconds": 60.0, "redis_timeout_seconds": 60.0}
     loud, quiet = (
         Memory(database.app_url, broker=redis_url, namespace=name, settings=Settings(**unhurried))  # type: ignore[arg-type]
         for name in ("loud", "quiet")
-    )
-    settings = Settings(
-        database_url=database.relay_url,
-        redis_url=redis_url,
-        broker_url=redis_url,
-        embedder="hash",
-        extractor="off",
-        state_dir=tmp_path,
-        db_timeout_seconds=120.0,
-        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
     )
     users = [f"u{number}" for number in range(10)]
     held = await asyncpg.connect(database.url)
@@ -113,19 +118,9 @@ async def test_a_turn_is_stored_while_batches_of_another_tenant_cannot_commit(
 
 
 async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_cannot_commit(
-    database: Database, redis_url: str, tmp_path: Path
+    database: Database, redis_url: str, settings: Settings
 ) -> None:
     loud, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in ("loud", "quiet"))
-    settings = Settings(
-        database_url=database.relay_url,
-        redis_url=redis_url,
-        broker_url=redis_url,
-        embedder="hash",
-        extractor="off",
-        state_dir=tmp_path,
-        db_timeout_seconds=120.0,
-        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
-    )
     held = await asyncpg.connect(database.url)
     changes = held.transaction()
     await changes.start()
@@ -159,20 +154,10 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
 
 
 async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
-    database: Database, redis_url: str, tmp_path: Path
+    database: Database, redis_url: str, settings: Settings
 ) -> None:
     """The quiet tenant has more text than the loud one in each batch, and is stored before it."""
     loud, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in ("loud", "quiet"))
-    settings = Settings(
-        database_url=database.relay_url,
-        redis_url=redis_url,
-        broker_url=redis_url,
-        embedder="hash",
-        extractor="off",
-        state_dir=tmp_path,
-        db_timeout_seconds=120.0,
-        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
-    )
     held = await asyncpg.connect(database.url)
     changes = held.transaction()
     await changes.start()
@@ -197,21 +182,11 @@ async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
 
 
 async def test_a_turn_whose_bell_found_no_free_place_is_stored_once_there_is_one(
-    database: Database, redis_url: str, tmp_path: Path
+    database: Database, redis_url: str, settings: Settings
 ) -> None:
     """No reconciler runs, and nothing sends another bell."""
     names = ("loud", "ledger", "quiet")
     loud, ledger, quiet = (Memory(database.app_url, broker=redis_url, namespace=name) for name in names)
-    settings = Settings(
-        database_url=database.relay_url,
-        redis_url=redis_url,
-        broker_url=redis_url,
-        embedder="hash",
-        extractor="off",
-        state_dir=tmp_path,
-        db_timeout_seconds=120.0,
-        redis_timeout_seconds=60.0,  # after a claim that timed out, only a reconciler would send another bell
-    )
     held = {name: await asyncpg.connect(database.url) for name in ("loud", "ledger")}
     changes = {name: connection.transaction() for name, connection in held.items()}
     for name, connection in held.items():  # who stores for these users waits for these transactions

@@ -35,8 +35,8 @@ MOST_BYTES, MOST_FACTS = 65_536, 100  # of an owner whose texts come along: most
 
 # `mine`: all of the owner's episodes, or one more than the limit: then only this is returned. `sized`: their number,
 # and whether the block's content is included. `words`: the terms of the query in each of them, `sentences`: the best
-# sentence of the nearest. `asked`: each term with
-# the number of the owner's episodes that have it. `sharing`, `told`: facts by words, see `fact_hits_cte`.
+# sentence of the nearest. `asked`: each term with the number of the owner's episodes that have it. `sharing`, `told`:
+# facts by words, see `fact_hits_cte`.
 def _statement(*, filtered: bool) -> Positional:
     return Positional.of(
         ENTERING.format(
