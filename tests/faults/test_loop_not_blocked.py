@@ -1,54 +1,21 @@
 """What a turn keeps the agent's event loop from: nothing one would notice, whatever Redis does."""
 
 import asyncio
-import gc
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
+from tests.support.cpu_time import callbacks, slowness
 from tests.support.rabbitmq import refused_port
 from tests.support.turns import Agent, agent_on
 from tests.support.valkey import Valkey
 
 MOST_MS = 5.0  # thread CPU time of one callback: what other processes do on this machine does not count
-UNIT = 28_000  # squares to add: 1 ms where `MOST_MS` was measured
 WORDS = ("x" * 200, "y" * 600)
 
 
-@contextmanager
-def callbacks() -> Iterator[list[float]]:
-    """Thread CPU milliseconds of every callback of a loop within the block."""
-    taken: list[float] = []
-    run = asyncio.Handle._run
-
-    def timed(handle: asyncio.Handle) -> None:
-        started = time.thread_time()
-        run(handle)
-        taken.append((time.thread_time() - started) * 1e3)
-
-    gc.collect()
-    gc.freeze()  # a full collection of all that the test suite has loaded takes 70 ms, and is not the turn's
-    try:
-        with mock.patch.object(asyncio.Handle, "_run", timed):
-            yield taken
-    finally:
-        gc.unfreeze()
-
-
-@cache
 def most_ms() -> float:
-    """`MOST_MS` on this machine, by how long it takes for what takes 1 ms on the one where that was measured."""
-    taken = []
-    for _ in range(20):
-        started = time.thread_time()
-        sum(number * number for number in range(UNIT))
-        taken.append((time.thread_time() - started) * 1e3)
-    return MOST_MS * max(1.0, min(taken))
+    return MOST_MS * slowness()
 
 
 async def busy(agent: Agent, turns: int = 100) -> float:

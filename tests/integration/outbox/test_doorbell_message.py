@@ -1,7 +1,6 @@
 """Our messages are Celery's own, whoever makes them."""
 
 import json
-import time
 from typing import Any
 from uuid import uuid4
 
@@ -65,13 +64,3 @@ def test_kombu_rings_where_our_own_push_would(valkey: Valkey) -> None:
 
     assert without_tag(lying_in(valkey, STORE)) == without_tag(doorbell.message(job_id, STORE))
     doorbell.close()
-
-
-def test_a_bell_takes_microseconds() -> None:
-    doorbell = Doorbell("redis://localhost")
-
-    started = time.process_time()
-    for _ in range(1_000):
-        doorbell.message(JobId(uuid4()), STORE)
-
-    assert time.process_time() - started < 0.1  # 6 µs each on an idle core, 100 allowed
