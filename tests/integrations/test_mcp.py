@@ -190,9 +190,9 @@ async def test_over_stdio_another_process_reads_what_was_added_while_the_replica
 
 
 @asynccontextmanager
-async def served(memory: Memory) -> AsyncIterator[str]:
+async def served(memory: Memory, **options: Any) -> AsyncIterator[str]:
     """The HTTP server on a free port."""
-    app = authenticated(make_server(memory).streamable_http_app(), memory)
+    app = authenticated(make_server(memory).streamable_http_app(), memory, **options)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     serving = asyncio.create_task(server.serve())
     await wait_until(lambda: server.started, description="the server listens")
@@ -232,6 +232,28 @@ async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user
     assert len(await memory.history(user_id="alíce", namespace="acme")) == 1
 
 
+async def test_over_http_a_request_names_its_user_or_the_anonymous_one_or_gets_400(memory: Memory) -> None:
+    _, key = await memory.api_keys.create("first", namespace="acme")
+    bearer = {"Authorization": f"Bearer {key}"}
+    alice, anonymous = {"X-Aftermind-User": "alice"}, {"X-Aftermind-Anonymous": "true"}
+
+    async with served(memory) as url:
+        async with connected(url, **bearer, **alice) as client:
+            await call(client, "add_memory", text="I live in Oslo.")
+        async with connected(url, **bearer, **anonymous) as client:
+            await call(client, "add_memory", text="Without a name.")
+            assert [each["text"] for each in await call(client, "list_memories")] == ["Without a name."]
+        async with httpx2.AsyncClient() as http:
+            for headers in ({}, {"X-Aftermind-User": ""}, {**alice, **anonymous}, {"X-Aftermind-Anonymous": "false"}):
+                answer = await http.post(url, headers={**bearer, **headers}, json={})
+                assert (answer.status_code, "X-Aftermind-User" in answer.text) == (400, True), headers
+    async with served(memory, user_id="alice") as url:
+        async with connected(url, **bearer) as client:
+            assert [each["text"] for each in await call(client, "list_memories")] == ["I live in Oslo."]
+        async with connected(url, **bearer, **anonymous) as client:
+            assert [each["text"] for each in await call(client, "list_memories")] == ["Without a name."]
+
+
 @asynccontextmanager
 async def served_by_command(settings: Settings, folder: Path, **changed: str) -> AsyncIterator[tuple[str, int]]:
     """`aftermind mcp --http` on a free port, in a process of its own."""
@@ -264,7 +286,8 @@ async def test_over_http_a_client_that_never_finishes_its_request_is_disconnecte
     _, key = await memory.api_keys.create("first", namespace="acme")
     short = {"AFTERMIND_WEB_HEADER_TIMEOUT_SECONDS": "0.5", "AFTERMIND_WEB_BODY_TIMEOUT_SECONDS": "0.5"}
     head = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    whole = f"{head}Authorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{{"
+    named = f"{head}Authorization: Bearer {key}\r\nX-Aftermind-User: alice\r\n"
+    whole = f"{named}Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{{"
 
     async with served_by_command(settings, tmp_path, **short) as (host, port):
         for sent, answer in (
@@ -314,7 +337,7 @@ async def test_before_the_first_key_the_local_token_opens_and_no_longer_after_it
 
     token = local_sign_in.read_token(memory.settings.state_dir)
     async with served(memory) as url:
-        async with connected(url, Authorization=f"Bearer {token}") as client:
+        async with connected(url, Authorization=f"Bearer {token}", **{"X-Aftermind-User": "alice"}) as client:
             assert await call(client, "list_memories") == []
         await memory.api_keys.create("first")
         async with httpx2.AsyncClient() as http:

@@ -32,8 +32,9 @@ def mcp(
 ) -> None:
     """Serve one user's memory to MCP clients: by stdio, or with --http to several with API keys.
 
-    With --http each request has a key (`aftermind api-keys create`), and may name the user by X-Aftermind-User. Without
-    any key it listens on this machine only, and requires the token in `web.token` of the state folder.
+    With --http each request has a key (`aftermind api-keys create`) and names its user by X-Aftermind-User; without that
+    header it is about --user. Without any key it listens on this machine only, and requires the token in `web.token` of
+    the state folder.
     """
     from aftermind.integrations.mcp import make_server
     from aftermind.integrations.mcp_http import authenticated
@@ -57,7 +58,7 @@ def mcp(
             local_sign_in.read_token(memory.settings.state_dir)
         settings = memory.settings
         config = uvicorn.Config(
-            authenticated(server.streamable_http_app(host=address), memory),
+            authenticated(server.streamable_http_app(host=address), memory, user_id=user),
             host=address,
             port=port,
             log_config=None,

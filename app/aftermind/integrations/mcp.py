@@ -40,7 +40,7 @@ class Confirmation(BaseModel):
 
 
 def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | None = None) -> MCPServer:
-    """The server for one user, and over HTTP for the user and namespace of each request (`authenticated`)."""
+    """The server: over stdio for one user, over HTTP for the user and namespace of each request (`authenticated`)."""
     server = MCPServer("aftermind", title="Aftermind", instructions=INSTRUCTIONS)
     access = Access(memory, {"user_id": user_id, "namespace": namespace})
     whose = access.owner

@@ -27,7 +27,7 @@ class Owner(TypedDict):
 
 
 class Access:
-    """What requests may reach: over stdio the memory of `default`, over HTTP what the key of the request permits."""
+    """What requests may reach: over stdio the memory of `default`, over HTTP the user that the request names."""
 
     def __init__(self, memory: Memory, default: Owner) -> None:
         self._memory, self._default = memory, default
@@ -40,7 +40,7 @@ class Access:
             return self._default
         if right not in caller["rights"]:
             raise ToolError(f"the API key does not have the right {right.value!r}.")
-        return {name: caller[name] or value for name, value in self._default.items()}  # type: ignore[return-value]
+        return {"user_id": caller["user_id"], "namespace": caller["namespace"] or self._default["namespace"]}
 
     async def owner(self, ctx: Context, right: Right) -> Owner:
         """As `permitted`, with an entry in the audit trail if the request has a key."""

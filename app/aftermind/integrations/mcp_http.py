@@ -12,31 +12,42 @@ from aftermind.types.api_key import Right
 with extra("mcp"):
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-USER_HEADER = b"x-aftermind-user"
+USER_HEADER, ANONYMOUS_HEADER = b"x-aftermind-user", b"x-aftermind-anonymous"
 REFUSED = b"an API key is missing, unknown, revoked or expired\n"
+ONE_USER = b"name one user by X-Aftermind-User, or the anonymous user by X-Aftermind-Anonymous: true\n"
 
 
-def authenticated(app: ASGIApp, memory: Memory) -> ASGIApp:
+def authenticated(app: ASGIApp, memory: Memory, *, user_id: str | None = None) -> ASGIApp:
     """The application for requests with an API key, or the local token while no key exists; others get 401.
 
-    The key decides the namespace; the header `X-Aftermind-User` (percent-encoded) names the user in it.
+    The key decides the namespace. The header `X-Aftermind-User` (percent-encoded) names the user in it, and
+    `X-Aftermind-Anonymous: true` the anonymous one; a request without either is about `user_id`, or gets 400 if that is
+    None. A client that lost its header would otherwise share the memory of all others without one.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            kind, _, shown = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+            kind, _, shown = headers.get(b"authorization", "").partition(" ")
             caller = await _caller(memory, shown.strip()) if kind.lower() == "bearer" else None
             if caller is None:
-                fields = [(b"www-authenticate", b"Bearer"), (b"cache-control", b"no-store")]
-                await send({"type": "http.response.start", "status": 401, "headers": fields})
-                await send({"type": "http.response.body", "body": REFUSED})
+                await _refuse(send, 401, REFUSED, (b"www-authenticate", b"Bearer"))
                 return
-            user = unquote(headers.get(USER_HEADER, b"").decode("latin-1")) or None
-            scope = {**scope, CALLER: {**caller, "user_id": user}}
+            named, is_anonymous = headers.get(USER_HEADER), headers.get(ANONYMOUS_HEADER, "").strip().lower() == "true"
+            user = unquote(named) if named is not None else None if is_anonymous else user_id
+            if is_anonymous == bool(user):
+                await _refuse(send, 400, ONE_USER)
+                return
+            scope = {**scope, CALLER: {**caller, "user_id": user or None}}
         await app(scope, receive, send)
 
     return call
+
+
+async def _refuse(send: Send, status: int, why: bytes, *fields: tuple[bytes, bytes]) -> None:
+    headers = [*fields, (b"content-type", b"text/plain"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": why})
 
 
 async def _caller(memory: Memory, shown: str) -> dict[str, Any] | None:
