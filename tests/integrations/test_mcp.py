@@ -191,8 +191,15 @@ async def test_over_stdio_another_process_reads_what_was_added_while_the_replica
 
 @asynccontextmanager
 async def served(memory: Memory, **options: Any) -> AsyncIterator[str]:
-    """The HTTP server on a free port."""
+    """The HTTP server with its check of keys."""
     app = authenticated(make_server(memory).streamable_http_app(), memory, **options)
+    async with serving(app) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """An application on a free port."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     serving = asyncio.create_task(server.serve())
     await wait_until(lambda: server.started, description="the server listens")
@@ -221,6 +228,7 @@ async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user
             assert len(await call(client, "list_memories")) == 1
             assert "'write'" in await call(client, "add_memory", text="Not allowed.")
             assert "'write'" in await call(client, "delete_memory", id="018f0000-0000-7000-8000-000000000000")
+            assert "'write'" in await call(client, "delete_all")
         async with connected(url, Authorization=f"Bearer {reader}", **{"X-Aftermind-User": "bob"}) as client:
             assert await call(client, "list_memories") == []
         async with connected(url, Authorization=f"Bearer {second}", **alice) as client:
@@ -230,6 +238,27 @@ async def test_over_http_a_key_opens_its_namespace_and_the_header_names_the_user
                 assert (await http.post(url, headers=headers, json={})).status_code == 401
 
     assert len(await memory.history(user_id="alíce", namespace="acme")) == 1
+
+
+async def test_errors_of_resources_have_their_reason() -> None:
+    async with Memory("inmemory") as memory:
+        for user, uri, why in (("a", "blocks/none", "no block with the name 'none'"), ("x" * 600, "user/facts", "512")):
+            async with Client(make_server(memory, user_id=user)) as client:
+                with pytest.raises(MCPError, match=why):
+                    await client.read_resource(f"memory://{uri}")
+
+
+async def test_over_http_without_a_check_of_keys_every_tool_refuses_with_the_reason(memory: Memory) -> None:
+    async with (
+        serving(make_server(memory, user_id="alice").streamable_http_app()) as url,
+        connected(url) as client,
+    ):
+        for tool, options in (("list_memories", {}), ("add_memory", {"text": "I live in Oslo."}), ("delete_all", {})):
+            assert "authenticated(" in await call(client, tool, **options), tool
+        with pytest.raises(MCPError, match="authenticated"):
+            await client.read_resource("memory://user/facts")
+
+    assert await memory.history(user_id="alice") == []
 
 
 async def test_over_http_a_request_names_its_user_or_the_anonymous_one_or_gets_400(memory: Memory) -> None:

@@ -32,9 +32,9 @@ def mcp(
 ) -> None:
     """Serve one user's memory to MCP clients: by stdio, or with --http to several with API keys.
 
-    With --http each request has a key (`aftermind api-keys create`) and names its user by X-Aftermind-User; without that
-    header it is about --user. Without any key it listens on this machine only, and requires the token in `web.token` of
-    the state folder.
+    With --http each request has a key (`aftermind api-keys create`) and names its user by X-Aftermind-User; without
+    that header it is about --user. Without any key it listens on this machine only, and requires the token in
+    `web.token` of the state folder.
     """
     from aftermind.integrations.mcp import make_server
     from aftermind.integrations.mcp_http import authenticated

@@ -1,14 +1,12 @@
 """An MCP server of memory: tools and resources of one user, over stdio or streamable HTTP."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import wraps
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from aftermind import errors
 from aftermind.api.forget_and_export import Forgot
 from aftermind.integrations.extras import extra
-from aftermind.integrations.mcp_access import Access, Owner, signed
+from aftermind.integrations.mcp_access import Access, Owner, Work, reports
 from aftermind.integrations.message_records import read_session, replace_episodes, standing
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt, Step, StepState
@@ -18,12 +16,11 @@ from aftermind.types.api_key import Right
 with extra("mcp"):
     from mcp.server import MCPServer
     from mcp.server.mcpserver import Context
-    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
     from mcp.server.mcpserver.resolve import Elicit, Resolve
     from mcp.types import ToolAnnotations
     from pydantic import BaseModel, Field
 
-Tool = Callable[..., Awaitable[Any]]  # Any: what it answers with
 Limit = Annotated[int, Field(ge=1, le=1_000)]
 
 POLL_SECONDS = 0.2
@@ -45,20 +42,8 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
     access = Access(memory, {"user_id": user_id, "namespace": namespace})
     whose = access.owner
 
-    def tool(annotations: ToolAnnotations) -> Callable[[Tool], Tool]:
-        def register(work: Tool) -> Tool:
-            @wraps(work)
-            async def call(*args: Any, **kwargs: Any) -> Any:  # Any: of any tool
-                try:
-                    with signed(kwargs["ctx"]):
-                        return await work(*args, **kwargs)
-                except errors.AftermindError as exc:
-                    raise ToolError(str(exc)) from exc
-
-            server.tool(annotations=annotations)(call)
-            return work
-
-        return register
+    def tool(annotations: ToolAnnotations) -> Callable[[Work], Work]:
+        return lambda work: server.tool(annotations=annotations)(reports(ToolError)(work))
 
     @tool(WRITES)
     async def add_memory(
@@ -113,6 +98,7 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         forgot = await memory.forget(ids=[id], **await whose(ctx, Right.WRITE))
         return _deleted(forgot)
 
+    @reports(ToolError)
     async def ask(ctx: Context) -> Elicit[Confirmation]:
         access.permitted(ctx, Right.WRITE)
         return Elicit("Delete everything that is remembered of this user? This cannot be undone.", Confirmation)
@@ -169,6 +155,7 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         return found
 
     @server.resource("memory://user/{part}", name="memory of the user", mime_type="application/json")
+    @reports(ResourceError)
     async def part(ctx: Context, part: Literal["profile", "facts", "blocks"]) -> Json:
         """The user's `profile` (learned traits), current `facts`, or all `blocks`."""
         owner = await whose(ctx, Right.READ)
@@ -180,11 +167,12 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         return [_block(each) for each in await memory.blocks.list(**owner)]
 
     @server.resource("memory://blocks/{name}", name="block", mime_type="text/plain")
+    @reports(ResourceError)
     async def block(ctx: Context, name: str) -> str:
         """A named working text of the user."""
         found = await memory.blocks.get(name, **await whose(ctx, Right.READ))
         if found is None:
-            raise errors.NotThere("block", name)
+            raise ResourceNotFoundError(f"there is no block with the name {name!r}.")
         return found.content
 
     async def find(id: str, owner: Owner) -> Episode:

@@ -1,7 +1,9 @@
 """Whose memory a request to the MCP server reaches, by which right, and the audit entry about it."""
 
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from functools import wraps
 from typing import Any, TypedDict
 
 from aftermind import errors
@@ -12,7 +14,9 @@ from aftermind.types.audit import Action, acting_as
 
 with extra("mcp"):
     from mcp.server.mcpserver import Context
-    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.exceptions import MCPServerError
+
+Work = Callable[..., Awaitable[Any]]  # Any: what a tool or resource answers with
 
 CALLER = "aftermind.caller"  # in the ASGI scope: namespace, rights and audit identity of the request's key, its user
 ACCESS_SECONDS = 3_600.0  # between two audit entries about the same key, user and action, as in the HTTP API
@@ -34,12 +38,12 @@ class Access:
         self._recorded: dict[tuple[object, ...], float] = {}
 
     def permitted(self, ctx: Context, right: Right) -> Owner:
-        """The owner of the request. Raises `ToolError` without the right."""
+        """The owner of the request. Raises `RightMissing`."""
         caller = caller_of(ctx)
         if caller is None:
             return self._default
         if right not in caller["rights"]:
-            raise ToolError(f"the API key does not have the right {right.value!r}.")
+            raise errors.RightMissing(right.value, ", ".join(sorted(each.value for each in caller["rights"])))
         return {"user_id": caller["user_id"], "namespace": caller["namespace"] or self._default["namespace"]}
 
     async def owner(self, ctx: Context, right: Right) -> Owner:
@@ -61,12 +65,33 @@ class Access:
 
 
 def caller_of(ctx: Context) -> dict[str, Any] | None:
-    """The sender of the request, over HTTP."""
+    """The sender of the request, over HTTP. Raises `InvalidSettings` if the application has no check of keys."""
     request = ctx.request_context.request
-    return None if request is None else request.scope[CALLER]
+    if request is None:
+        return None
+    if CALLER not in request.scope:
+        why = "over HTTP it is the one of a request with an API key: serve `authenticated(app, memory)`."
+        raise errors.InvalidSettings("user", None, why)
+    caller: dict[str, Any] = request.scope[CALLER]
+    return caller
 
 
-def signed(ctx: Context) -> AbstractContextManager[None]:
-    """Signs audit entries, such as those of erasures, with the key of the request."""
-    caller = caller_of(ctx)
-    return nullcontext() if caller is None else acting_as(caller["actor"])
+def reports(kind: type[MCPServerError]) -> Callable[[Work], Work]:
+    """Errors of memory in a tool or resource as errors of that kind: MCP hides the text of all others.
+
+    Audit entries, such as those of erasures, are signed with the key of the request.
+    """
+
+    def wrap(work: Work) -> Work:
+        @wraps(work)
+        async def call(*args: Any, **kwargs: Any) -> Any:  # Any: as the work has them
+            try:
+                caller = caller_of(next(each for each in (*args, *kwargs.values()) if isinstance(each, Context)))
+                with nullcontext() if caller is None else acting_as(caller["actor"]):
+                    return await work(*args, **kwargs)
+            except errors.AftermindError as exc:
+                raise kind(str(exc)) from exc
+
+        return call
+
+    return wrap
