@@ -85,9 +85,13 @@ async def _long_questions(memory: Memory, number: int) -> None:
 
 
 async def _erasing(memory: Memory, number: int) -> None:
-    """Forget and export what the other lanes have written."""
-    await memory.export(user_id=f"many-{number % 4}")
+    """Forget what another lane has written."""
     await memory.forget(user_id=f"wide-{number % 4}")
+
+
+async def _exporting(memory: Memory, number: int) -> None:
+    """Export what another lane has written: deep metadata, megabytes a user."""
+    await memory.export(user_id=f"many-{number % 4}")
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -98,6 +102,7 @@ ATTACKS: tuple[Attack, ...] = (
     _flood,
     _long_questions,
     _erasing,
+    _exporting,
 )
 
 
