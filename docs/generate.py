@@ -120,18 +120,19 @@ Each has its own extra, and imports its framework only when it is used. This pag
 
 - *Own tests* run in CI with the pinned version (`make test-integrations`).
 - *Its tests*: those of the framework, run against ours from a checkout of its repository or its source distribution
-  (`make test-upstream SUITE=langgraph FROM=FOLDER`), without changes. Left out are those of what only its own
-  implementation has.
+  (`make test-upstream SUITE=langgraph FROM=FOLDER`), without changes. Tests of features that only the framework's own
+  implementation has are left out; the notes name them.
 - *Its snippets*: the Python of its documentation's pages about memory, run with ours and a scripted server in place of
-  a provider (`make test-snippets SUITE=upsonic FROM=FOLDER`). Counted are those that run with the framework's own.
-  A program of another framework does not change its imports, so its snippets have nothing to run.
-- *Other process*: a test writes in one process and reads in another. *Lagging replica*: it does so while the read
-  replica replays nothing.
+  a provider (`make test-snippets SUITE=upsonic FROM=FOLDER`). Only snippets that run with the framework's own memory
+  are counted. There are none for integrations that are no drop-in: their programs do not change an import.
+- *Other process*: a test writes in one process and reads in another. *Lagging replica*: it does so while WAL
+  replay of the read replica is paused.
 - *Worker killed*: a test kills the worker after a write, as `kill -9` does; another one stores every message once. *No
   worker*: the write is in the database when the call returns. *Of the service*: the example is a client of the
   [HTTP service](../guides/http.md), which has a `Memory` like all others; its tests are among `make test-long`.
-- *Attacks*: a test sends each text of the attack corpus through the integration. None reaches the model's instructions,
-  or leaves the place of data.
+- *Attacks*: a test sends each text of the attack corpus through the integration. None leaves the element that marks it
+  as data. loomflow and Definable put recalled memory into the system prompt, and Upsonic the profile; each page says
+  where its memory is placed.
 
 Models of other providers are on the page [Model providers](providers.md).
 
@@ -157,7 +158,7 @@ INTEGRATED = (
     ("Upsonic", "upsonic", "upsonic", "upsonic"),
     ("Definable", "definable", "definable", "definable"),
 )
-REMAINDER = "signatures, placeholders, names that the release has not, other packages or services"
+REMAINDER = "signatures, placeholders, names that the release does not have, other packages or services"
 # What a column shows, by a part of a test's name or body.
 SHOWN_BY = (
     "by_another_process|another_process_reads|in_another_process",
@@ -168,16 +169,16 @@ SHOWN_BY = (
 NO_WORKER = ("anthropic", "crewai")  # they write blocks and items, which no job has to store
 # Why no test of the framework itself runs.
 NO_SUITE = {
-    "pydantic-ai": "none of a memory",
+    "pydantic-ai": "it has no tests for memory stores",
     "google-adk": "not in its source distribution",
     "llama-index": "not in its source distribution",
-    "agent-framework": "none of a provider",
-    "tframex": "none of a memory",
+    "agent-framework": "it has no tests for context providers",
+    "tframex": "it has no tests for memory stores",
 }
 
 
 VERCEL = HERE.parent / "examples" / "vercel-ai"
-VERCEL_CELLS = "3 | none of a memory | no drop-in | yes | of the service | of the service | yes"
+VERCEL_CELLS = "3 | it has no tests for memory stores | no drop-in | yes | of the service | of the service | yes"
 
 
 def _vercel_version() -> str:
@@ -216,7 +217,8 @@ def integrations_page() -> str:
             notes += [f"- {title}: {each}\n" for each in remarks if each]
         if found:
             left = f"{found['snippets'] - found['total']} of {found['snippets']} do not run with its own memory either"
-            notes.append(f"- {title}: snippets of {found['source']}. {left}: {REMAINDER}.\n")
+            used = f"those that ran handed over {found['turns']} turn{'' if found['turns'] == 1 else 's'}"
+            notes.append(f"- {title}: snippets of {found['source']}; {used}. {left}: {REMAINDER}.\n")
             notes += [f"- {title}: does not run with ours: {each}\n" for each in found["failed"]]
     rows.append(f"| [Vercel AI SDK](vercel-ai.md) | {_vercel_version()} | {VERCEL_CELLS} |\n")
     head = f"| {' | '.join(INTEGRATIONS_COLUMNS)} |\n{'|---' * len(INTEGRATIONS_COLUMNS)}|\n"
