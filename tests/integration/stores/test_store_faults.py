@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
-from aftermind.db.record_store_journals.protocol import Batch, StoreState
+from aftermind.db.inmemory_database import MemoryDatabase
+from aftermind.db.record_store_journals import sql_connections
+from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, StoreState
 from aftermind.db.record_store_journals.sql import SqlJournal
-from tests.support.journals import sql_url
+from aftermind.db.record_store_journals.writer import JournalWriter
+from tests.support.journals import CODEC, JOURNALS, sql_url
 from tests.support.servers import Database, psql_async
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+SESSIONS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
@@ -183,9 +189,95 @@ async def test_a_turn_is_stored_only_once_its_rows_are_on_disk(tmp_path: Path, m
         await receipt.stored(timeout=PATIENCE_SECONDS)
 
 
+@pytest.mark.parametrize("statement", ["UPDATE aftermind_versions", "INSERT INTO aftermind_rows", "SELECT"])
+async def test_a_process_that_pauses_within_a_transaction_loses_no_turn(
+    statement: str, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_connections, "TIMEOUT_SECONDS", 0.2)  # after which the server ends such a transaction
+    async with memory_at(sql_url(database), tmp_path) as memory:
+        await (await memory.remember("before", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+        with paused_at(memory, statement) as paused:
+            turns = [memory.remember(f"meanwhile {number}", user_id="alice") for number in range(20)]
+            remembering = asyncio.gather(*turns)
+            await wait_until(paused.is_set, description="the process pauses")
+            await wait_until(
+                lambda: is_empty(database, "state LIKE 'idle in transaction%' OR state = 'active'"),
+                description="the server ends the transaction that waits",
+            )
+
+        for receipt in await remembering:
+            await receipt.stored(timeout=PATIENCE_SECONDS)
+        await memory.close()
+        stored = [each.content for each in await memory.history(user_id="alice")]
+
+    assert sorted(stored) == sorted(["before", *(f"meanwhile {number}" for number in range(20))])
+
+
+async def test_a_server_that_ends_its_sessions_fails_no_call(tmp_path: Path, database: Database) -> None:
+    async with memory_at(sql_url(database), tmp_path) as memory:
+        await (await memory.remember("before", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+
+        await psql_async(database.admin_url, f"SELECT pg_terminate_backend(pid) {SESSIONS}")
+
+        await (await memory.remember("after", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+        assert [each.content for each in await memory.history(user_id="alice")] == ["before", "after"]
+
+
+@pytest.fixture(params=["redis", "sql", "sqlite"])
+def shared_journal(request: pytest.FixtureRequest, tmp_path: Path) -> AnyJournal:
+    return JOURNALS[request.param](tmp_path, request.getfixturevalue)
+
+
+async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once(
+    shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = type(shared_journal).commit
+
+    def commit_twice(*given: Any, **named: Any) -> StoreState | None:  # as the client of Redis does by itself
+        commit(*given, **named)
+        return commit(*given, **named)
+
+    monkeypatch.setattr(type(shared_journal), "commit", commit_twice)
+    database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
+    for number in range(3):
+        async with database.transaction() as tx:
+            tx.put(tx.table("generation"), "last", number)
+    await database.close()  # what follows is read from the journal
+
+    assert await database.generation() == 2
+    await database.close()
+
+
 async def write_turn(folder: Path, user: str = "alice") -> None:
     async with memory_at(f"sqlite:{folder}/bot.db", folder) as memory:
         await (await memory.remember(f"said by {user}", user_id=user)).stored(timeout=30)
+
+
+async def is_empty(database: Database, condition: str) -> bool:
+    """Whether no other session of the database is in such a state."""
+    return await psql_async(database.admin_url, f"SELECT count(*) {SESSIONS} AND ({condition})") == "0"
+
+
+@contextmanager
+def paused_at(memory: Memory, statement: str) -> Iterator[threading.Event]:
+    """Once, between sending such a statement and reading its result, pause the thread that talks to the server."""
+    server = memory._parts.db._journal._shared._at  # type: ignore[attr-defined]
+    engine, paused, goes_on = server._async.sync_engine, threading.Event(), threading.Event()
+
+    def pause() -> None:
+        goes_on.wait(PATIENCE_SECONDS)
+
+    def on_statement(_connection: Any, _cursor: Any, text: str, *_: Any) -> None:
+        if text.startswith(statement) and not paused.is_set():
+            paused.set()
+            server._loop.call_soon(pause)  # before the loop reads from its sockets again
+
+    sqlalchemy.event.listen(engine, "before_cursor_execute", on_statement)
+    try:
+        yield paused
+    finally:
+        goes_on.set()
+        sqlalchemy.event.remove(engine, "before_cursor_execute", on_statement)
 
 
 @contextmanager

@@ -140,7 +140,11 @@ class SqliteFile:
 
 
 class Server:
-    """A server, by the driver that its URL names. What is asynchronous runs in a loop of a thread."""
+    """A server, by the driver that its URL names. What is asynchronous runs in a loop of a thread.
+
+    A transaction whose connection breaks runs once more, on another one: a process that was suspended, or a server that
+    was restarted, has cost it no more than that. So its work must be repeatable.
+    """
 
     def __init__(self, name: str, url: sa.URL, tables: Sequence[sa.Table]) -> None:
         self._name, self._url, self._tables = name, url, tables
@@ -153,16 +157,26 @@ class Server:
         """Make the engine; nothing connects yet."""
         is_async = self._url.get_dialect().is_async
         if is_async:
-            self._async = create_async_engine(self._url, pool_size=2, pool_pre_ping=True)
+            self._async = create_async_engine(self._url, pool_size=2)
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="aftermind-sql", daemon=True)
             self._thread.start()
         else:
-            self._sync = sa.create_engine(self._url, pool_size=2, pool_pre_ping=True)
-        sa.event.listen(self._sync if self._async is None else self._async.sync_engine, "connect", _prepare)
+            self._sync = sa.create_engine(self._url, pool_size=2)
+        engine = self._sync if self._async is None else self._async.sync_engine
+        sa.event.listen(engine, "connect", _prepare)
+        sa.event.listen(engine, "handle_error", _note_broken)
 
     def run(self, work: Callable[[Connection], T], mode: Mode) -> T:
         """Run a function in a transaction."""
+        try:
+            return self._run(work, mode)
+        except sa.exc.DBAPIError as exc:
+            if not exc.connection_invalidated:
+                raise
+            return self._run(work, mode)
+
+    def _run(self, work: Callable[[Connection], T], mode: Mode) -> T:
         options = {"isolation_level": "REPEATABLE READ"} if mode is Mode.READ else {}
         if self._sync is not None:
             with self._sync.execution_options(**options).begin() as on:
@@ -175,7 +189,11 @@ class Server:
             async with engine.begin() as on:
                 return await on.run_sync(_begun(work, mode))
 
-        return asyncio.run_coroutine_threadsafe(in_loop(), self._loop).result(ANSWER_SECONDS)
+        running = asyncio.run_coroutine_threadsafe(in_loop(), self._loop)
+        try:
+            return running.result(ANSWER_SECONDS)
+        finally:
+            running.cancel()  # of what has not ended in time, so that it cannot commit after it was reported as failed
 
     def stamp(self) -> object | None:
         """None: only a query could show it."""
@@ -263,3 +281,14 @@ def _prepare(raw: Any, _: object) -> None:
         cursor.execute(f"SET {name} = {TIMEOUT_SECONDS * 1000:.0f}")
     cursor.close()
     raw.commit()
+
+
+def _note_broken(context: sa.engine.ExceptionContext) -> None:
+    """Mark a connection as broken on which the server sent an error while no statement ran.
+
+    It does so when it ends a session: it shuts down, or a transaction has waited for its process for too long. Until
+    the socket is closed as well, asyncpg takes the connection for one in use: "cannot switch to state 15; another
+    operation (2) is in progress".
+    """
+    if isinstance(context.original_exception, getattr(context.dialect.loaded_dbapi, "InternalClientError", ())):
+        context.is_disconnect = True

@@ -9,7 +9,7 @@ that is killed, frozen or cut off loses it: see `_take`.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -248,7 +248,7 @@ class JournalWriter:
         is_free = not state.holder and (state.waiting in ("", self.opening) or waited > GRACE_SECONDS)
         is_lost = bool(state.holder) and (waited > LOST_SECONDS or openings.has_ended(state.holder))
         if is_free or is_lost or state.holder == self.opening:
-            found = shared.commit({}, state, holder=self.opening)
+            found = self._swap({}, state, self.opening)
             if found is None:
                 return False
             with self._lock:
@@ -297,7 +297,7 @@ class JournalWriter:
                 return
             self._state, self._is_current = None, False
         try:
-            self._required.commit({}, state, holder=self._next_holder(state))
+            self._swap({}, state, self._next_holder(state))
         except errors.AftermindError as exc:  # it is taken from this process after a while
             log.warning("the turn is not given back", extra={"store": self._name, "error": str(exc)})
 
@@ -310,7 +310,7 @@ class JournalWriter:
         if state is None or monotonic() - self._renewed_at < RENEW_SECONDS:
             return
         try:
-            found = self._required.commit({}, state, holder=self.opening)
+            found = self._swap({}, state, self.opening)
         except errors.AftermindError as exc:  # the next commit shows whether it matters
             log.warning("the turn is not renewed", extra={"store": self._name, "error": str(exc)})
             return
@@ -350,7 +350,7 @@ class JournalWriter:
                 self._state, self._is_current = None, False
         holder = self.opening if is_kept or state is None else self._next_holder(state)
         only = [name for name in erased if name != shared.shared]  # its keys are of no user
-        found = None if state is None else shared.commit(batch, state, holder=holder, erased=only)
+        found = None if state is None else self._swap(batch, state, holder, erased=only)
         if found is None:
             raise errors.StoreUnavailable(self._name, "another process has taken over writing", "Repeat the call.")
         now = monotonic()
@@ -358,6 +358,18 @@ class JournalWriter:
             if is_kept:
                 self._state, self._renewed_at = found, now
                 self._is_ending = bool(found.waiting) and now - self._taken_at > TURN_SECONDS
+
+    def _swap(self, batch: Batch, expected: StoreState, holder: str, erased: Collection[str] = ()) -> StoreState | None:
+        """Commit, unless another process has; None then.
+
+        A client repeats a commit whose answer was lost, and then its own state is the unexpected one. The process that
+        holds the turn recognises it: no other one writes its name.
+        """
+        found = self._required.commit(batch, expected, holder=holder, erased=erased)
+        if found is not None or holder != self.opening:
+            return found
+        wanted, now = expected.next(batch, holder), self._required.state()
+        return now if (now.version, now.holder) == (wanted.version, wanted.holder) else None
 
     def _read(self, cached: Container[Owner], wanted: str | None = None) -> Refresh:
         found = self._required.read(self._seen, _Names(cached), wanted)
