@@ -69,6 +69,7 @@ PARTS: Mapping[str, Mapping[str, object]] = {
     "value per token": {"aftermind.recall.budget.COST_POWER": 0.0},
     "other messages of bursts": {"aftermind.recall.match_selection.OF_BURST": 0.0},
     "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
+    "other sessions": {"aftermind.recall.pipeline.asks_about_all_sessions": lambda _: False},
     "names in turns": {"aftermind.recall.match_selection.NAMING": 0.0},
     "nicknames and misspelt names": {"aftermind.ranking.candidates.capitalised_words": lambda _: frozenset()},
     "bursts as utterances": {"aftermind.ranking.windows.BURST": 1},

@@ -54,6 +54,7 @@ from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
 from aftermind.recall.render import as_text, line_of
 from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
+from aftermind.recall.session_diversification import asks_about_all_sessions, diversify_sessions
 from aftermind.settings import Settings
 from aftermind.stores import feedback
 from aftermind.stores.protocol import EpisodeFilter, Store
@@ -120,6 +121,7 @@ class _Run:
     query: Query
     now: datetime
     time: QuestionTime
+    spans_sessions: bool  # the question is about all of them
     min_score: float
     deadline: float
     pending_until: float  # for everything that is computed from pending texts
@@ -300,6 +302,7 @@ class Recall:
             query=query,
             now=now,
             time=QuestionTime.of(query.searched, now),
+            spans_sessions=query.mode is Mode.HYBRID and asks_about_all_sessions(query.searched),
             min_score=min_score,
             deadline=deadline,
             pending_until=deadline - (1 - PENDING_SHARE) * budget,
@@ -524,6 +527,8 @@ class Recall:
             half_life = timedelta(days=self._settings.recall_half_life_days)
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
         await self._apply_feedback(run, route)
+        if run.spans_sessions:
+            run.matches = diversify_sessions(run.matches)
 
     async def _apply_feedback(self, run: _Run, route: Route) -> None:
         """Read counts where they may change something: no statement for a user without procedures, by default."""
@@ -645,7 +650,8 @@ class Recall:
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         settings = self._settings
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight
-        most = max(most, CANDIDATES if run.time.orders_turns or is_reordered else 0)
+        is_reordered = is_reordered or run.time.orders_turns or run.spans_sessions
+        most = max(most, CANDIDATES if is_reordered else 0)
         least = run.time.threshold(run.min_score)
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
