@@ -128,6 +128,51 @@ def test_the_memory_of_crewai_remembers_recalls_and_forgets() -> None:
         crew.close()
 
 
+def test_a_recall_undoes_neither_a_deletion_nor_an_edit_in_between() -> None:
+    with aftermind.sync.Memory("inmemory") as memory:
+        storage = AftermindStorage(memory, user_id="alice")
+        pin, drink = record("My PIN is 1234."), record("tea")
+        storage.save([pin, drink])
+        crew = CrewMemory(storage=storage, embedder=constant, llm="gpt-4o-mini")
+        items, real = storage.memory.items, storage.memory.items.write
+
+        async def write(writes: Any, **options: Any) -> None:
+            items.write = real  # type: ignore[method-assign]
+            await storage.adelete(record_ids=[pin.id])
+            await storage.asave([drink.model_copy(update={"content": "green tea"})])
+            await real(writes, **options)
+
+        items.write = write  # type: ignore[method-assign]
+        found = crew.recall("anything", depth="shallow")
+
+        assert {each.record.content for each in found} == {"My PIN is 1234.", "tea"}
+        assert items.write == real
+        assert [each.content for each in storage.list_records()] == ["green tea"]
+        crew.close()
+
+
+async def test_touched_records_are_read_at_once_and_show_when(storage: AftermindStorage) -> None:
+    given = [record("tea", f"/team/{number}") for number in range(10)]
+    await storage.asave(given)
+    items, calls = storage.memory.items, 0
+    real = items.get
+
+    async def get(*names: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return await real(*names, **options)
+
+    items.get = get  # type: ignore[method-assign]
+    storage.touch_records([each.id for each in given])
+    items.get = real  # type: ignore[method-assign]
+
+    assert calls == 1
+    found = [each for each, _ in await storage.asearch(VECTORS["tea"])]
+    for each in (*found, *storage.list_records()):
+        assert each.last_accessed > given[-1].last_accessed
+    assert len(found) == 10
+
+
 async def test_calls_in_a_running_loop_wait_in_a_thread(storage: AftermindStorage) -> None:
     storage.save([record("tea")])
 

@@ -17,6 +17,8 @@ with extra("crewai"):
     from crewai.memory.types import MemoryMatch, MemoryRecord, ScopeInfo
 
 RECORDS, PLACES = ("crewai", "records"), ("crewai", "places")  # a record below its scope; the scope of each id
+# When each id was last read. Apart from the record: writing that back would undo a deletion or an edit in between.
+ACCESSES = ("crewai", "accesses")
 PAGE = 1_000
 
 
@@ -58,8 +60,13 @@ class AftermindStorage:
         """Records of a scope and those below it, newest first."""
         if offset < 0:
             return []  # as CrewAI's own
-        newest = sorted(self._records(scope_prefix), key=lambda each: _utc(each.created_at), reverse=True)
-        return newest[offset : offset + max(0, limit)]
+
+        async def read() -> list[MemoryRecord]:
+            found = await self._below(scope_prefix)
+            newest = sorted(found, key=lambda each: _utc(_record(each).created_at), reverse=True)
+            return await self._read(newest[offset : offset + max(0, limit)])
+
+        return run_blocking(read)
 
     def get_scope_info(self, scope: str) -> ScopeInfo:
         """Count, categories, times and child scopes."""
@@ -97,9 +104,10 @@ class AftermindStorage:
         """Set when records were last read."""
 
         async def touch() -> None:
-            found = [await self._get(each) for each in record_ids]
-            now = datetime.now(UTC).replace(tzinfo=None)  # as CrewAI's own times
-            await self.asave([each.model_copy(update={"last_accessed": now}) for each in found if each is not None])
+            at = datetime.now(UTC).replace(tzinfo=None).isoformat()  # as CrewAI's own times
+            known = await self._places(record_ids)
+            writes = [ItemWrite(path=ACCESSES, key=each, value={"at": at}) for each in known]
+            await self.memory.items.write(writes, **self._whose)
 
         run_blocking(touch)
 
@@ -115,6 +123,7 @@ class AftermindStorage:
             vectors = [record.embedding] if record.embedding else []
             writes.append(ItemWrite(path=path, key=record.id, value=value, vectors=vectors))
             writes.append(ItemWrite(path=PLACES, key=record.id, value={"path": list(path)}))
+            writes.append(ItemWrite(path=ACCESSES, key=record.id, value=None))  # the record has the time
         if writes:
             await self.memory.items.write(writes, **self._whose)
 
@@ -129,18 +138,18 @@ class AftermindStorage:
     ) -> list[tuple[MemoryRecord, float]]:
         """Records by cosine similarity, best first."""
         path, offset = (*RECORDS, *_labels(scope_prefix)), 0
-        found: list[tuple[MemoryRecord, float]] = []
+        found: list[tuple[Item, float]] = []
         while len(found) < limit:
             page = await self.memory.items.search(
                 path, vector=query_embedding, limit=PAGE, offset=offset, renew=False, **self._whose
             )
-            scored = [(_record(each), each.score) for each in page if each.score is not None]
-            close = [(record, score) for record, score in scored if score >= min_score]
-            found += [each for each in close if _fits(each[0], categories, metadata_filter)]
+            close = [(each, each.score) for each in page if each.score is not None and each.score >= min_score]
+            found += [each for each in close if _fits(_record(each[0]), categories, metadata_filter)]
             offset += PAGE
             if len(page) < PAGE or len(close) < len(page):
                 break
-        return found[:limit]
+        records = await self._read([item for item, _ in found[:limit]])
+        return [(record, score) for record, (_, score) in zip(records, found, strict=False)]
 
     async def adelete(
         self,
@@ -159,7 +168,7 @@ class AftermindStorage:
             and (older_than is None or _utc(record.created_at) < _utc(older_than))
         ]
         writes = [ItemWrite(path=each.path, key=each.key, value=None) for each in wanted]
-        writes += [ItemWrite(path=PLACES, key=each.key, value=None) for each in wanted]
+        writes += [ItemWrite(path=path, key=each.key, value=None) for path in (PLACES, ACCESSES) for each in wanted]
         if writes:
             await self.memory.items.write(writes, **self._whose)
         return len(wanted)
@@ -183,7 +192,14 @@ class AftermindStorage:
         if path is None:
             return None
         (item,) = await self.memory.items.get((path, record_id), renew=False, **self._whose)
-        return item and _record(item)
+        return (await self._read([item]))[0] if item else None
+
+    async def _read(self, items: Sequence[Item]) -> list[MemoryRecord]:
+        """The records, each with the time of its last access."""
+        names = [(ACCESSES, each.key) for each in items]
+        accesses = await self.memory.items.get(*names, renew=False, **self._whose) if names else []
+        times = {each.key: {"last_accessed": each.value["at"]} for each in accesses if each is not None}
+        return [MemoryRecord.model_validate({**each.value, **times.get(each.key, {})}) for each in items]
 
     async def _places(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The path of each record that exists."""
