@@ -111,6 +111,55 @@ def test_a_first_person_statement_is_a_claim(sentence: str, expected: list[str])
 
 
 @pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        # the verb alone is in the first person
+        ("Crecí en Valencia.", ["comes_from Valencia"]),
+        ("Antes vivía en Lima.", ["lives_in Lima <2024-06-12"]),
+        ("Empecé a trabajar en Inditex en mayo.", ["works_at Inditex >2024-05-01"]),
+        ("Hace poco empecé a trabajar para Repsol.", ["works_at Repsol"]),
+        ("Puedes llamarme Sofi.", ["name Sofi"]),
+        ("Adoptamos un gato llamado Simba.", ["has_pet Simba"]),
+        ("Originalmente soy de Perú.", ["comes_from Perú"]),
+        ("Me trasladé a Montevideo en 2021.", ["lives_in Montevideo >2021-01-01"]),
+        # a present that has lasted, and a past
+        ("Vivimos en Santa Fe desde 2018.", ["lives_in Santa Fe >2018-01-01"]),
+        ("He vivido en Quito desde 2018.", ["lives_in Quito >2018-01-01"]),
+        ("Viví en Quito desde 2010 hasta 2015.", ["lives_in Quito >2010-01-01 <2016-01-01"]),
+        # what English has, too
+        ("Soy argentina.", ["nationality argentina"]),
+        ("Soy inglés.", ["nationality inglés"]),
+        ("Ya no estoy casada.", ["relationship_status casada <2024-06-12"]),
+        ("Nunca trabajé en Apple.", ["-works_at Apple"]),
+        ("Tengo un hermano que se llama Luis.", ["has_sibling Luis"]),
+        ("Mi nombre completo es Rosa Díaz.", ["name Rosa Díaz"]),
+    ],
+)
+def test_spanish_statements_need_no_subject(sentence: str, expected: list[str]) -> None:
+    assert [shown(claim) for claim in claims_in(turn(sentence))] == expected
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("No estoy casada.", []),
+        ("No soy ingeniero.", []),
+        ("No trabajo en Google.", []),
+        ("Todavía no trabajo en Google.", []),
+        ("No tengo diabetes.", []),
+        ("No tengo un perro.", []),
+        ("No estudio medicina.", []),
+        ("No visité Kioto.", []),
+        ("No me mudé a Lima.", []),
+        ("No me llamo Ana.", ["-name Ana"]),
+        ("No, vivo en Madrid.", ["lives_in Madrid"]),
+    ],
+)
+def test_a_spanish_denial_asserts_nothing(sentence: str, expected: list[str]) -> None:
+    assert [shown(claim) for claim in claims_in(turn(sentence))] == expected
+
+
+@pytest.mark.parametrize(
     "sentence",
     [
         # hypotheticals, wishes, doubts, dreams
