@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from crewai import Agent, BaseLLM
-from crewai.memory.storage.backend import StorageBackend
+from crewai.memory.storage.backend import EmbeddingDimensionMismatchError, StorageBackend
 from crewai.memory.types import MemoryRecord
 from crewai.memory.unified_memory import Memory as CrewMemory
 
@@ -47,6 +47,23 @@ async def test_a_save_is_found_by_another_process_while_the_replica_replays_noth
         elsewhere = await read_elsewhere(settings, code)
 
     assert elsewhere == ["tea", "coffee"]
+
+
+async def test_vectors_of_another_dimension_are_refused_until_the_store_is_empty(storage: AftermindStorage) -> None:
+    other = MemoryRecord(content="another embedder's", scope="/b", embedding=[0.1] * 8)
+    with pytest.raises(EmbeddingDimensionMismatchError):
+        await storage.asave([record("coffee"), other])
+    await storage.asave([record("tea", "/a")])
+
+    with pytest.raises(EmbeddingDimensionMismatchError, match="3-dimensional"):
+        await storage.asave([other])
+    with pytest.raises(EmbeddingDimensionMismatchError, match="8-dimensional"):
+        await storage.asearch([0.1] * 8)
+
+    assert [each.content for each, _ in await storage.asearch(VECTORS["tea"])] == ["tea"]
+    await storage.adelete()
+    await storage.asave([other])
+    assert [each.content for each, _ in await storage.asearch([0.1] * 8)] == ["another embedder's"]
 
 
 async def test_a_search_ranks_by_similarity_and_filters(storage: AftermindStorage) -> None:

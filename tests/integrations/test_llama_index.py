@@ -1,9 +1,10 @@
 """LlamaIndex: the memory block and the memory, with the framework's own queue and agent."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import Memory as ChatMemory
 
@@ -73,6 +74,22 @@ async def test_another_session_recalls_before_the_queue_is_full(memory: Memory) 
     other = memory_of(memory, "s3", user_id="bob")
     await other.aput(user("Where do I live?"))
     assert "Oslo" not in str(await other.aget())
+
+
+@pytest.mark.parametrize("make", [AftermindMemory, AftermindMemory.from_defaults])
+async def test_what_is_recalled_is_not_in_the_system_message_however_the_memory_is_made(
+    memory: Memory, make: Callable[..., AftermindMemory]
+) -> None:
+    await memory.remember({"role": "user", "content": "I live in Oslo."}, user_id="alice")
+    block = AftermindMemoryBlock(memory=memory, user_id="alice")
+    limits = {"token_limit": 1_000, "token_flush_size": 500}
+    chat = make(session_id="s1", memory_blocks=[block], tokenizer_fn=str.split, **limits)
+    await chat.aput(user("Where do I live?"))
+
+    (question,) = await chat.aget()
+
+    assert question.role == "user"
+    assert "I live in Oslo." in str(question.content)
 
 
 async def test_a_message_that_leaves_the_queue_is_not_remembered_twice(memory: Memory) -> None:

@@ -102,7 +102,9 @@ async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Me
     await mem.facts.append(Fact(user_id="alice", subject="user", predicate="lives_in", object="Paris"))
     await mem.remember(episode("I live in Paris."))
 
-    assert [each.content for each in await mem.working(user_id="alice")] == ["Alice.\nLikes tea."]
+    await mem.update_block("notes", "None.", user_id="alice")
+    blocks = [(each.content, each.pinned_order) for each in await mem.working(user_id="alice")]
+    assert blocks == [("Alice.\nLikes tea.", 0), ("None.", 1)]
     assert {each.object for each in await mem.facts.query(subject="user", user_id="alice")} == {"Paris", "Tokyo"}
     now = datetime.now(UTC)
     assert [each.object for each in await mem.facts.query(valid_at=now, user_id="alice")] == ["Paris"]
@@ -112,12 +114,29 @@ async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Me
     assert (profile.episode_count, profile.fact_count) == (1, 2)
     assert {each.object for each in profile.sample_facts} == {"Paris", "Tokyo"}
     export = await mem.export(user_id="alice")
-    assert ([each.input for each in export.episodes], len(export.blocks)) == (["I live in Paris."], 1)
+    assert ([each.input for each in export.episodes], len(export.blocks)) == (["I live in Paris."], 2)
     assert "Paris" in export.model_dump_json()
     assert await mem.forget(user_id="bob") == 0
+    await mem.update_block("human", "Bob.", user_id="bob")
+    assert await mem.forget(user_id="bob") == 1
     assert await mem.forget(user_id="alice") > 0
     assert await mem.recall("live", user_id="alice") == []
     assert (await mem.export(user_id="alice")).episodes == []
+
+
+async def test_a_session_has_the_tool_calls_that_an_agent_persists(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    answer = LoomMessage(role=Role.TOOL, content="18 degrees", tool_call_id="t1")
+    await mem.remember(episode("How warm is it?", "18 degrees.", tool_transcript=[answer]))
+
+    said = await mem.session_messages("s1", user_id="alice")
+
+    assert [(each.role, each.content) for each in said] == [
+        (Role.USER, "How warm is it?"),
+        (Role.TOOL, "18 degrees"),
+        (Role.ASSISTANT, "18 degrees."),
+    ]
+    assert said[1] == answer
 
 
 async def test_alpha_weighs_meaning_against_words(memory: Memory) -> None:

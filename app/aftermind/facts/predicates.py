@@ -25,6 +25,7 @@ _SYNONYMS: Mapping[str, str] = {
     "profession": "has_job",
     "job_title": "has_job",
     "job": "has_job",
+    "name_is": "name",
     "is_named": "name",
     "is_called": "name",
     "named": "name",

@@ -14,11 +14,13 @@ from aftermind.types import Item, ItemWrite
 
 with extra("crewai"):
     import crewai.memory.unified_memory
+    from crewai.memory.storage.backend import EmbeddingDimensionMismatchError
     from crewai.memory.types import MemoryMatch, MemoryRecord, ScopeInfo
 
 RECORDS, PLACES = ("crewai", "records"), ("crewai", "places")  # a record below its scope; the scope of each id
 # When each id was last read. Apart from the record: writing that back would undo a deletion or an edit in between.
 ACCESSES = ("crewai", "accesses")
+SIZE = (("crewai",), "embedding")  # an item: the dimension of the vectors
 PAGE = 1_000
 
 
@@ -26,8 +28,8 @@ class AftermindStorage:
     """`StorageBackend` of CrewAI: `crewai.Memory(storage=AftermindStorage(memory, user_id=…))`.
 
     A read includes every save that has returned, from any process and through any replica. A call is written as a
-    whole. A search compares every vector below its scope exactly (cosine). `memory.forget` of the user deletes the
-    records.
+    whole. A search compares every vector below its scope exactly (cosine). Vectors of another dimension than those
+    stored raise `EmbeddingDimensionMismatchError`. `memory.forget` of the user deletes the records.
     """
 
     def __init__(
@@ -113,8 +115,13 @@ class AftermindStorage:
 
     async def asave(self, records: list[MemoryRecord]) -> None:
         """See `save`."""
-        old = await self._places([each.id for each in records])
-        writes: list[ItemWrite] = []
+        names = [*((PLACES, each.id) for each in records), SIZE]
+        *places, size = await self.memory.items.get(*names, renew=False, **self._whose)
+        old, dimensions = _paths(places), {len(each.embedding) for each in records if each.embedding}
+        stored = [int(str(size.value["dimension"]))] if size else sorted(dimensions)[:1]
+        if others := dimensions.difference(stored):
+            raise EmbeddingDimensionMismatchError(stored[0], min(others))
+        writes = [ItemWrite(path=SIZE[0], key=SIZE[1], value={"dimension": each}) for each in stored if not size]
         for record in records:
             path = (*RECORDS, *_labels(record.scope))
             if old.get(record.id, path) != path:
@@ -143,6 +150,8 @@ class AftermindStorage:
             page = await self.memory.items.search(
                 path, vector=query_embedding, limit=PAGE, offset=offset, renew=False, **self._whose
             )
+            if page and page[0].score is None and (other := _record(page[0]).embedding):
+                raise EmbeddingDimensionMismatchError(len(other), len(query_embedding))
             close = [(each, each.score) for each in page if each.score is not None and each.score >= min_score]
             found += [each for each in close if _fits(_record(each[0]), categories, metadata_filter)]
             offset += PAGE
@@ -169,7 +178,10 @@ class AftermindStorage:
         ]
         writes = [ItemWrite(path=each.path, key=each.key, value=None) for each in wanted]
         writes += [ItemWrite(path=path, key=each.key, value=None) for path in (PLACES, ACCESSES) for each in wanted]
-        if writes:
+        if wanted:
+            first = await self.memory.items.search(RECORDS, limit=len(wanted) + 1, renew=False, **self._whose)
+            if len(first) == len(wanted):  # none is left: another embedder may begin
+                writes.append(ItemWrite(path=SIZE[0], key=SIZE[1], value=None))
             await self.memory.items.write(writes, **self._whose)
         return len(wanted)
 
@@ -205,8 +217,7 @@ class AftermindStorage:
         """The path of each record that exists."""
         if not ids:
             return {}
-        found = await self.memory.items.get(*((PLACES, each) for each in ids), renew=False, **self._whose)
-        return {each.key: tuple(str(label) for label in each.value["path"]) for each in found if each is not None}
+        return _paths(await self.memory.items.get(*((PLACES, each) for each in ids), renew=False, **self._whose))
 
 
 class AftermindMemory(crewai.memory.unified_memory.Memory):
@@ -227,6 +238,10 @@ class EscapedMatch(MemoryMatch):
 
 def _labels(scope: str | None) -> tuple[str, ...]:
     return tuple(label for label in (scope or "").split("/") if label)
+
+
+def _paths(places: Sequence[Item | None]) -> dict[str, tuple[str, ...]]:
+    return {each.key: tuple(str(label) for label in each.value["path"]) for each in places if each is not None}
 
 
 def _record(item: Item) -> MemoryRecord:

@@ -54,8 +54,10 @@ class AftermindMemory(ChatMemory):
     """A `Memory` of LlamaIndex that gives its Aftermind blocks every message immediately.
 
     A message is then recalled in other sessions before the queue is full, and survives the process. What its blocks
-    recall is inserted into the user's last message.
+    recall is inserted into the user's last message, not into the system message as LlamaIndex does.
     """
+
+    insert_method: InsertMethod = InsertMethod.USER
 
     @classmethod
     def from_defaults(cls, *args: Any, insert_method: InsertMethod = InsertMethod.USER, **options: Any) -> Any:

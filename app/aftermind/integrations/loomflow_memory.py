@@ -45,7 +45,10 @@ class AftermindMemory(MemoryPlace):
     async def working(self, *, user_id: str | None = None) -> list[MemoryBlock]:
         """The user's blocks."""
         found = await self.memory.blocks.list(**self.whose(user_id))
-        return [SeedBlock(name=each.name, content=each.content, updated_at=each.updated_at) for each in found]
+        return [
+            SeedBlock(name=each.name, content=each.content, updated_at=each.updated_at, pinned_order=place)
+            for place, each in enumerate(found)
+        ]
 
     async def update_block(self, name: str, content: str, *, user_id: str | None = None) -> None:
         """Replace a block."""
@@ -126,9 +129,9 @@ class AftermindMemory(MemoryPlace):
         """Nothing: workers extract facts of every episode."""
 
     async def session_messages(self, session_id: str, *, user_id: str | None = None, limit: int = 20) -> list[Message]:
-        """The newest messages of a session, oldest first."""
+        """The newest messages of a session, oldest first; after an input the tool calls that an agent persists."""
         said = await read_session(self.memory, session_id, limit, **self.whose(user_id))
-        return [Message(role=Role(each.role.value), content=_text(each)) for each in said if _text(each)]
+        return [message for each in said for message in _messages(each)]
 
     async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
         """Counts, recent sessions and sample facts of a user."""
@@ -145,7 +148,7 @@ class AftermindMemory(MemoryPlace):
     async def forget(
         self, *, user_id: str | None = None, session_id: str | None = None, before: datetime | None = None
     ) -> int:
-        """Delete everything of a user, of a session or before a time; how many episodes and facts."""
+        """Delete everything of a user, of a session or before a time; how many episodes, facts and blocks."""
         at = None if before is None else utc(before)
         episodes = [
             each
@@ -153,7 +156,7 @@ class AftermindMemory(MemoryPlace):
             if session_id in (None, each.session_id) and (at is None or utc(each.occurred_at) < at)
         ]
         gone = await self.memory.forget(session_id=session_id, before=at, **self.whose(user_id))
-        return len(episodes) + gone.rows.get("facts", 0)
+        return len(episodes) + gone.rows.get("facts", 0) + gone.rows.get("blocks", 0)
 
     async def export(self, *, user_id: str | None = None) -> MemoryExport:
         """Everything of a user."""
@@ -196,9 +199,11 @@ def _key(episode_id: str) -> str:
     return f"loomflow:{episode_id}"
 
 
-def _text(said: Said) -> str:
+def _messages(said: Said) -> list[Message]:
     record = from_episode(said) or {}
-    return str(record.get("input", record.get("output", said.content)))
+    text = str(record.get("input", record.get("output", said.content)))
+    messages = [Message(role=Role(said.role.value), content=text)] if text else []
+    return messages + [Message.model_validate(each) for each in record.get("tool_transcript") or ()]
 
 
 def _to_episode(found: Said, halves: Sequence[Said | None], user_id: str | None) -> Episode:

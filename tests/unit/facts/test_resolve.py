@@ -66,6 +66,12 @@ def test_a_new_home_ends_the_old_one_and_keeps_it() -> None:
     assert spans(facts) == [("Tokyo", 2020, 2023), ("Paris", 2023, None)]
 
 
+def test_a_new_name_ends_the_old_one_in_any_wording() -> None:
+    facts = fold([said("name_is", "Alice", at(2020))], [said("Is Called", "Bob", at(2023))])
+
+    assert spans(facts) == [("Alice", 2020, 2023), ("Bob", 2023, None)]
+
+
 def test_likes_accumulate() -> None:
     facts = fold([said("likes", "tea", at(2020))], [said("likes", "coffee", at(2021))])
 
