@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from agent_framework import Agent, BaseChatClient, ChatResponse, Message
 
 from aftermind import Memory, Settings
@@ -90,6 +91,18 @@ async def test_one_agent_serves_users_who_do_not_see_each_other(memory: Memory) 
         await agent.run(text, session=session)
 
     assert "Oslo" not in str(client.seen[-1])
+
+
+@pytest.mark.parametrize(("session_id", "text"), [("s" * 600, "Hello."), ("s1", "word " * 250_000)])
+async def test_an_answer_is_given_although_nothing_can_be_recalled(
+    memory: Memory, caplog: pytest.LogCaptureFixture, session_id: str, text: str
+) -> None:
+    agent = agent_of(memory, Scripted("Yes."), user_id="alice")
+
+    response = await agent.run(text, session=agent.create_session(session_id=session_id))
+
+    assert response.text == "Yes."
+    assert "nothing was recalled" in caplog.text
 
 
 async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:

@@ -116,6 +116,16 @@ async def test_a_block_of_a_plain_memory_gets_what_leaves_the_queue(memory: Memo
     assert 0 < len(said) < 6
 
 
+async def test_messages_are_returned_although_nothing_can_be_recalled(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = memory_of(memory, "s" * 600, user_id="alice")
+    await chat.aput(user("Do you hear me?"))
+
+    assert [each.content for each in await chat.aget()] == ["Do you hear me?"]
+    assert "nothing was recalled" in caplog.text
+
+
 async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:
     async def ask(who: str, question: str) -> tuple[str, str]:
         chat = memory_of(memory, user_id=who, options={"mode": "recency"})

@@ -28,10 +28,17 @@ async def recalled_text(
     namespace: str | None = None,
     **options: Unpack[RecallOptions],
 ) -> str:
-    """What fits a question, after a note that it is data. Empty if nothing fits, or the question is empty."""
+    """What fits a question, after a note that it is data. Empty if nothing fits, or the question is empty.
+
+    An error of memory is logged instead of raised: the agent answers without what is remembered.
+    """
     if not question.strip():
         return ""
-    block = await memory.recall(question, user_id=user_id, session_id=session_id, namespace=namespace, **options)
+    try:
+        block = await memory.recall(question, user_id=user_id, session_id=session_id, namespace=namespace, **options)
+    except errors.AftermindError:
+        log.exception("nothing was recalled for a run")
+        return ""
     return NOTE + block.text if block.chunks_included else ""
 
 
@@ -52,7 +59,7 @@ async def remember_run(
         {"role": role, "content": piece}
         for role, text in said
         if text.strip()
-        for piece in _pieces(text, memory.settings.message_max_bytes)
+        for piece in split_text(text, memory.settings.message_max_bytes)
     ]
     if not turn:
         return
@@ -61,6 +68,17 @@ async def remember_run(
             await memory.remember(part, user_id=user_id, session_id=session_id, agent_id=agent_id, namespace=namespace)
     except errors.AftermindError:
         log.exception("a run was not remembered", extra={"messages": len(turn)})
+
+
+def split_text(text: str, limit: int) -> Iterator[str]:
+    """The text in pieces of at most `limit` bytes, without blank ones of a longer text."""
+    if len(text) * 4 <= limit or len(text.encode("utf-8", "replace")) <= limit:
+        yield text
+        return
+    size = limit // 4  # a character has at most four bytes
+    for start in range(0, len(text), size):
+        if (piece := text[start : start + size]).strip():
+            yield piece
 
 
 def data_element(tag: str, text: str) -> str:
@@ -91,14 +109,3 @@ def run_blocking(work: Callable[[], Awaitable[T]]) -> T:
         return blocking_portal.call(work)
     with ThreadPoolExecutor(1) as elsewhere:
         return elsewhere.submit(blocking_portal.call, work).result()
-
-
-def _pieces(text: str, limit: int) -> Iterator[str]:
-    """The text in pieces of at most `limit` bytes."""
-    if len(text) * 4 <= limit or len(text.encode("utf-8", "replace")) <= limit:
-        yield text
-        return
-    size = limit // 4  # a character has at most four bytes
-    for start in range(0, len(text), size):
-        if (piece := text[start : start + size]).strip():
-            yield piece
