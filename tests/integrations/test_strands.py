@@ -1,9 +1,11 @@
 """Strands Agents: the memory store and the storage, in runs of the framework's own agent with a scripted model."""
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from strands import Agent
 from strands.memory import MemoryManager
 from strands.memory.types import AddMessagesContext
@@ -42,6 +44,33 @@ class Scripted(Model):
         yield {"contentBlockDelta": {"delta": {"text": "Fine."}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "end_turn"}}
+
+
+During = Callable[[str, Callable[[], Awaitable[None]]], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def during(memory: Memory) -> During:
+    """Other work before a write of items, or after a read of them: the next call does it once."""
+
+    @contextmanager
+    def inside(name: str, work: Callable[[], Awaitable[None]]) -> Iterator[None]:
+        real = getattr(memory.items, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            setattr(memory.items, name, real)
+            if name == "write":
+                await work()
+                return await real(*args, **options)
+            found = await real(*args, **options)
+            await work()
+            return found
+
+        setattr(memory.items, name, call)
+        yield
+        assert getattr(memory.items, name) == real
+
+    return inside
 
 
 def said(*texts: str) -> list[Any]:
@@ -109,6 +138,28 @@ async def test_a_batch_that_is_handed_over_again_is_stored_once(memory: Memory) 
     ]
 
 
+async def test_a_message_above_the_limit_is_stored_in_pieces_and_stops_no_later_one(memory: Memory) -> None:
+    agent, manager = agent_of(memory, Scripted(), user_id="alice")
+    big = "word " * 80_000
+
+    for text in (big, "I live in Oslo."):
+        await agent.invoke_async(text)
+        await manager.flush()
+
+    *pieces, _, last, _ = [each.content for each in await memory.history(user_id="alice", limit=100)]
+    assert ("".join(pieces), last) == (big, "I live in Oslo.")
+    assert len(pieces) > 1
+
+
+async def test_a_message_that_memory_refuses_stops_no_later_one(memory: Memory) -> None:
+    store, numbers = AftermindMemoryStore(memory, user_id="alice"), AddMessagesContext(sequence_numbers=[0, 1])
+    odd: Any = {"role": "narrator", "content": [{"text": "Once."}]}
+
+    await store.add_messages([odd, *said("I live in Oslo.")], numbers)
+
+    assert [each.content for each in await memory.history(user_id="alice")] == ["I live in Oslo."]
+
+
 async def test_what_is_added_is_found_and_of_its_user_only(memory: Memory) -> None:
     hers, his = AftermindMemoryStore(memory, user_id="alice"), AftermindMemoryStore(memory, user_id="bob")
 
@@ -161,6 +212,31 @@ async def test_a_storage_writes_reads_lists_and_deletes_bytes(memory: Memory) ->
     assert await storage.list("") == ["a/1", "a/2"]
     assert await other.list("") == []
     assert len(await memory.items.search(("strands",), user_id="alice", limit=100)) == 2
+
+
+@pytest.mark.parametrize("new", [b"B" * 1_500_000, b"C", b"D" * 3_000_000, None])
+async def test_a_value_that_is_replaced_during_a_read_is_read_as_one_of_them(
+    memory: Memory, new: bytes | None, during: During
+) -> None:
+    storage, old = AftermindStorage(memory, user_id="alice"), b"A" * 1_500_000
+    await storage.write("k", old)
+
+    with during("get", lambda: storage.delete("k") if new is None else storage.write("k", new)):
+        found = await storage.read("k")
+
+    assert found in (old, new)
+    assert await storage.read("k") == new
+
+
+async def test_a_deletion_leaves_nothing_of_writes_at_the_same_time(memory: Memory, during: During) -> None:
+    storage = AftermindStorage(memory, user_id="alice")
+
+    with during("write", lambda: storage.write("k", b"A" * 1_500_000)):
+        await storage.write("k", b"B")
+    assert await storage.read("k") == b"B"
+    await storage.delete("k")
+
+    assert await memory.items.search(("strands",), user_id="alice", limit=100) == []
 
 
 async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:

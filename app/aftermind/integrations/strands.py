@@ -1,12 +1,14 @@
 """Strands Agents: a memory store, and a storage for its session manager."""
 
 import base64
-from collections.abc import Mapping
+import logging
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Unpack
 from uuid import uuid4
 
-from aftermind.integrations.conversations import match_text
+from aftermind import errors
+from aftermind.integrations.conversations import match_text, split_text
 from aftermind.integrations.extras import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
@@ -18,8 +20,12 @@ with extra("strands"):
     from strands.storage import Storage
     from strands.types.content import Message
 
+log = logging.getLogger(__name__)
+
+# A value: its first part in the item of its key, the others below a path of that write alone (key, version, count).
 KEYS, PARTS = ("strands", "keys"), ("strands", "parts")
 PART_BYTES = 700_000  # of the 1,048,576 of an item, as base64
+MAX_READS = 100  # of a value that is replaced between the reads of its parts
 
 
 class AftermindMemoryStore(MemoryStore):
@@ -70,15 +76,18 @@ class AftermindMemoryStore(MemoryStore):
             self._run = uuid4().hex  # everything up to `_highest` was stored: another agent counts from 0
         for message, number in zip(messages, numbers, strict=True):
             text = "\n".join(part["text"] for part in message["content"] if part.get("text", "").strip())
-            if text:
-                digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-                key = None if number is None else f"strands:{self._run}:{number}:{digest}"
-                await self.memory.remember(
-                    {"role": message["role"], "content": text},
-                    session_id=self._session_id,
-                    idempotency_key=key,
-                    **self._whose,
-                )
+            for at, piece in enumerate(split_text(text, self.memory.settings.message_max_bytes) if text else ()):
+                digest = sha256(piece.encode("utf-8", "replace")).hexdigest()[:16]
+                key = None if number is None else f"strands:{self._run}:{number}:{at}:{digest}"
+                try:
+                    await self.memory.remember(
+                        {"role": message["role"], "content": piece},
+                        session_id=self._session_id,
+                        idempotency_key=key,
+                        **self._whose,
+                    )
+                except errors.InvalidMessage:  # raised, it would come back with each batch, and no later one be stored
+                    log.exception("a message of an agent was not remembered")
         self._highest = max((number for number in numbers if number is not None), default=-1)
 
 
@@ -95,26 +104,31 @@ class AftermindStorage(Storage[str, str]):
 
     async def write(self, key: str, data: bytes) -> None:
         """Store the value of a key. Raises `InvalidItem` and `StoreUnavailable`."""
-        texts = [base64.b64encode(data[at : at + PART_BYTES]).decode() for at in range(0, len(data), PART_BYTES)]
-        before = await self._head(key)
-        head = {"parts": len(texts), "data": texts[0] if texts else ""}
-        writes = [ItemWrite(path=KEYS, key=key, value=head)]
-        writes += [ItemWrite(path=PARTS, key=f"{key}#{at}", value={"data": texts[at]}) for at in range(1, len(texts))]
-        writes += [_removal(key, at) for at in range(max(1, len(texts)), before)]
+        first, *rest = [
+            base64.b64encode(data[at : at + PART_BYTES]).decode() for at in range(0, len(data) or 1, PART_BYTES)
+        ]
+        path = (*_parts(key), f"{uuid4().hex}-{len(rest)}")
+        writes = [ItemWrite(path=KEYS, key=key, value={"parts": path[-1], "data": first})]
+        writes += await self._removals(key)
+        writes += [ItemWrite(path=path, key=str(at), value={"data": text}) for at, text in enumerate(rest)]
         await self.memory.items.write(writes, **self._whose)
 
     async def read(self, key: str) -> bytes | None:
-        """The value of a key, None if there is none."""
-        (head,) = await self.memory.items.get((KEYS, key), **self._whose)
-        if head is None:
-            return None
-        names = [(PARTS, f"{key}#{at}") for at in range(1, _count(head.value))]
-        rest = await self.memory.items.get(*names, **self._whose) if names else []
-        return b"".join(base64.b64decode(str(each.value["data"])) for each in (head, *rest) if each is not None)
+        """The value of a key, None if there is none. Raises `StoreUnavailable`."""
+        for _ in range(MAX_READS):
+            (head,) = await self.memory.items.get((KEYS, key), **self._whose)
+            if head is None:
+                return None
+            names = _names((*_parts(key), str(head.value["parts"])))
+            rest = await self.memory.items.get(*names, **self._whose) if names else []
+            parts = [each for each in (head, *rest) if each is not None]
+            if len(parts) == 1 + len(names):  # else the value was replaced after its first part was read
+                return b"".join(base64.b64decode(str(each.value["data"])) for each in parts)
+        raise errors.StoreUnavailable("read of a Strands session", f"{key!r} was replaced in each of {MAX_READS} reads")
 
     async def delete(self, key: str) -> None:
         """Delete the value of a key, if there is one."""
-        removals = [_removal(key, at) for at in range(1, await self._head(key))]
+        removals = await self._removals(key)
         await self.memory.items.write([ItemWrite(path=KEYS, key=key, value=None), *removals], **self._whose)
 
     async def list(self, query: str) -> list[str]:
@@ -126,18 +140,19 @@ class AftermindStorage(Storage[str, str]):
             if len(page) < 1_000:
                 return sorted(key for key in found if key.startswith(query))
 
-    async def _head(self, key: str) -> int:
-        """How many parts the stored value has."""
-        (head,) = await self.memory.items.get((KEYS, key), **self._whose)
-        return 0 if head is None else _count(head.value)
+    async def _removals(self, key: str) -> Sequence[ItemWrite]:
+        """Of all parts that the key has, of whichever write."""
+        paths = [path for path in await self.memory.items.paths(**self._whose) if path[:-1] == _parts(key)]
+        return [ItemWrite(path=path, key=at, value=None) for path in paths for _, at in _names(path)]
 
 
-def _count(value: Mapping[str, Any]) -> int:
-    return int(value["parts"])
+def _parts(key: str) -> tuple[str, ...]:
+    return *PARTS, sha256(key.encode("utf-8", "replace")).hexdigest()  # a key may have what a path may not
 
 
-def _removal(key: str, at: int) -> ItemWrite:
-    return ItemWrite(path=PARTS, key=f"{key}#{at}", value=None)
+def _names(path: tuple[str, ...]) -> list[tuple[tuple[str, ...], str]]:
+    """The items of the parts below a path, whose last label ends in their count."""
+    return [(path, str(at)) for at in range(int(path[-1].rpartition("-")[2]))]
 
 
 def _metadata(match: Match) -> dict[str, Any]:
