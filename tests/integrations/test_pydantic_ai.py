@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_ai import Agent, RunContext
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput, RunContext
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.profiles import ModelProfile
 
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.conversations import NOTE
@@ -142,6 +144,43 @@ async def test_an_answer_is_given_although_the_run_cannot_be_remembered(
 
     assert result.output == "Yes."
     assert "not remembered" in caplog.text
+
+
+async def test_a_structured_answer_is_remembered_as_json(memory: Memory) -> None:
+    class Home(BaseModel):
+        city: str
+
+    def name(city: str) -> str:
+        return f"You live in {city}."
+
+    call = {"city": "Oslo"}
+    outputs: list[tuple[Any, list[Any]]] = [
+        (Home, [ToolCallPart("final_result", call)]),
+        (name, [ToolCallPart("final_result", call)]),
+        (NativeOutput(Home), ['{"city": "Oslo"}']),
+        ([Home, str], ["In Oslo."]),
+    ]
+    for number, (output, answers) in enumerate(outputs):
+        model = FunctionModel(Scripted(*answers).answer, profile=ModelProfile(supports_json_schema_output=True))
+        memories = AftermindMemory(memory, user_id=f"user {number}")
+        await Agent(model, output_type=output, capabilities=[memories]).run("Where do I live?")
+
+    said = [[each.content for each in await memory.history(user_id=f"user {number}")] for number in range(4)]
+    assert [answer for _, answer in said] == [
+        '{"city":"Oslo"}',
+        "You live in Oslo.",
+        '{"city": "Oslo"}',
+        "In Oslo.",
+    ]
+
+
+async def test_an_answer_is_given_although_nothing_can_be_recalled(
+    memory: Memory, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = await agent_of(memory, Scripted("Yes."), user_id="x" * 600).run("Do you hear me?")
+
+    assert result.output == "Yes."
+    assert "nothing was recalled" in caplog.text
 
 
 async def test_attacks_reach_the_model_as_data_only(memory: Memory) -> None:

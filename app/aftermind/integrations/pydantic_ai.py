@@ -15,6 +15,7 @@ with extra("pydantic-ai"):
     from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, UserPromptPart
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.run import AgentRunResult
+    from pydantic_core import to_json
 
 Id = str | Callable[[RunContext[Any]], str | None] | None  # Any: the dependencies of the agent
 
@@ -68,6 +69,8 @@ class AftermindMemory(AbstractCapability[Any]):
         finally:
             new = messages or [each for each in self._seen if each.run_id == ctx.run_id]
             said = [pair for message in new for pair in _texts(message)]
+            if messages and isinstance(messages[-1], ModelRequest):  # a tool has given the output, without text
+                said.append(("assistant", _as_text(result.output)))
             await remember_run(self.memory, said, **self._whose(ctx))
 
     def _whose(self, ctx: RunContext[Any]) -> dict[str, Any]:
@@ -86,6 +89,10 @@ def _texts(message: ModelMessage) -> list[tuple[str, str]]:
     if isinstance(message, ModelResponse):
         return [("assistant", part.content) for part in message.parts if isinstance(part, TextPart)]
     return [("user", _prompt(message))]
+
+
+def _as_text(output: Any) -> str:
+    return output if isinstance(output, str) else to_json(output, fallback=str).decode()
 
 
 def _text(content: str | Sequence[Any]) -> str:  # Any: parts of any media
