@@ -1,6 +1,7 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from datetime import date, datetime
@@ -563,15 +564,16 @@ class Memory:
 
     async def events(
         self, *, user_id: str | None = None, namespace: str | None = None, after: str | None = None
-    ) -> AsyncIterator[MemoryEvent]:
+    ) -> AsyncGenerator[MemoryEvent, None]:
         """The user's events as they come, for as long as it is iterated.
 
         `after` is the `cursor` of the last one seen: those since then come first, and a `MemoryGap` where some are too
         old to be had.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        async for event in self._parts.events.subscribe(owner, after=after):
-            yield event
+        async with aclosing(self._parts.events.subscribe(owner, after=after)) as events:  # ends with this iteration
+            async for event in events:
+                yield event
 
     async def past_events(
         self, *, after: str = "0", user_id: str | None = None, namespace: str | None = None, limit: int = 500

@@ -1,7 +1,7 @@
 """`Receipt`: the result of a turn that was handed over. Waiting for it is optional."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -54,7 +54,7 @@ class ReceiptStatus:
 class News(Protocol):
     """Where events are heard, live."""
 
-    def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+    def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncGenerator[MemoryEvent, None]:
         """The owner's events as they come."""
 
     async def past(self, owner: Scope, *, after: str, limit: int = 500) -> list[MemoryEvent]:

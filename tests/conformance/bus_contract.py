@@ -1,7 +1,7 @@
 """What every event bus promises. Bound to each in `test_buses.py`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ class Bus(Protocol):
     async def last(self, owner: Scope) -> str:
         """The newest one's cursor."""
 
-    def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+    def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncGenerator[MemoryEvent, None]:
         """Hear them."""
 
 

@@ -23,6 +23,7 @@ EXTRAS = {
     "aftermind.integrations.langchain": ("langchain_core", "langgraph"),
     "aftermind.integrations.mcp": ("mcp", "mcp"),
     "aftermind.integrations.openai_agents": ("agents", "openai-agents"),
+    "aftermind.integrations.starlette": ("starlette", "server"),
 }
 
 

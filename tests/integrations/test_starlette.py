@@ -1,12 +1,15 @@
 """A route of a user's own application streams the events of its user, and of nobody else."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 from starlette.requests import Request
 
 from aftermind import Memory, errors
+from aftermind.events.types import MemoryEvent
 from aftermind.integrations.starlette import event_response
 
 
@@ -27,6 +30,36 @@ async def test_a_user_gets_each_event_and_after_a_reconnection_the_missed_ones()
     assert {json.loads(each["data"])["user_id"] for each in seen} == {"ann"}
     assert "jazz" not in json.dumps(seen)
     assert repeated == seen[1]
+
+
+async def test_a_stream_that_the_browser_leaves_listens_no_longer() -> None:
+    async with Memory("inmemory") as memory:
+        pieces = _pieces(memory, "ann", {})
+        await anext(pieces)
+        await (await memory.remember("I like jazz.", user_id="ann")).stored(timeout=30)
+        await _event(pieces)
+        listeners: dict[Any, Any] = memory._parts.events._listeners  # type: ignore[attr-defined]  # of this store
+        assert any(listeners.values())
+        await pieces.aclose()  # type: ignore[attr-defined]  # a generator
+
+        assert not any(listeners.values())
+
+
+async def test_a_stream_ends_with_the_events() -> None:
+    async with Memory("inmemory") as memory:
+        real = memory.events
+
+        async def one(**options: Any) -> AsyncGenerator[MemoryEvent, None]:
+            async with aclosing(real(**options)) as events:
+                yield await anext(events)
+
+        memory.events = one  # type: ignore[method-assign]
+        pieces = _pieces(memory, "ann", {})
+        await anext(pieces)
+        await memory.remember("I like jazz.", user_id="ann")
+
+        (event,) = [piece async for piece in pieces if not piece.startswith(b":")]
+        assert event.startswith(b"id: ")
 
 
 def test_a_cursor_that_no_event_had_is_refused() -> None:

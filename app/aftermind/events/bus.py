@@ -5,7 +5,7 @@ the stored events from there, and drops numbers that it has already received.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -90,7 +90,7 @@ class EventBus:
         async with self._database.transaction() as tx:
             return await event_log.prune(tx, older_than=older_than, limit=limit)
 
-    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncGenerator[MemoryEvent, None]:
         """The owner's events in order, each one once; first those after the cursor `after`, if given.
 
         A `MemoryGap` replaces events that retention deleted before they were read, at the start or later. While Redis

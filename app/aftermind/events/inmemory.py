@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,7 @@ class LocalBus:
         """Nothing to do: the record is bounded by itself."""
         return 0
 
-    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncIterator[MemoryEvent]:
+    async def subscribe(self, owner: Scope, *, after: str | None = None) -> AsyncGenerator[MemoryEvent, None]:
         """The owner's events in order, each one once; first those after the cursor `after`, if given.
 
         A slow subscriber reads missed events from the stored ones. A `MemoryGap` replaces events that are no longer

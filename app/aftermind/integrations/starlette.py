@@ -5,6 +5,7 @@ Your route authenticates the user as the rest of your application does, so no AP
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import orjson
 
@@ -42,20 +43,22 @@ async def _pieces(
     memory: Memory, user_id: str | None, namespace: str | None, after: str | None
 ) -> AsyncGenerator[bytes, None]:
     cursor = after or await memory.event_cursor(user_id=user_id, namespace=namespace)
-    events = aiter(memory.events(user_id=user_id, namespace=namespace, after=cursor))
-    yield b": connected\n\n"  # events from here on are sent
-    upcoming = asyncio.ensure_future(anext(events))
-    try:
-        while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)
-            if done:
-                yield _encode(upcoming.result())
-                upcoming = asyncio.ensure_future(anext(events))
-            else:
-                yield b":\n\n"
-    finally:
-        upcoming.cancel()
-        await asyncio.wait({upcoming})
+    async with aclosing(memory.events(user_id=user_id, namespace=namespace, after=cursor)) as events:
+        yield b": connected\n\n"  # events from here on are sent
+        upcoming = asyncio.ensure_future(anext(events, None))
+        try:
+            while True:
+                done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)
+                if not done:
+                    yield b":\n\n"
+                elif (event := upcoming.result()) is None:
+                    return  # the memory was closed; the browser connects again
+                else:
+                    yield _encode(event)
+                    upcoming = asyncio.ensure_future(anext(events, None))
+        finally:
+            upcoming.cancel()
+            await asyncio.wait({upcoming})
 
 
 def _encode(event: MemoryEvent) -> bytes:
