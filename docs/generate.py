@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
@@ -120,8 +120,8 @@ Each has its own extra, and imports its framework only when it is used. This pag
 
 - *Own tests* run in CI with the pinned version (`make test-integrations`).
 - *Its tests*: those of the framework, run against ours from a checkout of its repository or its source distribution
-  (`make test-upstream SUITE=langgraph FROM=FOLDER`), without changes. Tests of features that only the framework's own
-  implementation has are left out; the notes name them.
+  (`make test-upstream SUITE=langgraph FROM=FOLDER`), without changes. Only tests that use ours are counted, and those
+  that fail. Tests of features that only the framework's own implementation has are left out; the notes name them.
 - *Its snippets*: the Python of its documentation's pages about memory, run with ours and a scripted server in place of
   a provider (`make test-snippets SUITE=upsonic FROM=FOLDER`). Only snippets that run with the framework's own memory
   are counted. There are none for integrations that are no drop-in: their programs do not change an import.
@@ -170,11 +170,10 @@ NO_WORKER = ("anthropic", "crewai")  # they write blocks and items, which no job
 # Why no test of the framework itself runs.
 NO_SUITE = {
     "pydantic-ai": "it has no tests for memory stores",
-    "google-adk": "not in its source distribution",
-    "llama-index": "not in its source distribution",
-    "agent-framework": "it has no tests for context providers",
-    "tframex": "it has no tests for memory stores",
+    "agent-framework": "they take no other context provider",
 }
+# Another of a framework's implementations of the same interface, whose tests run too.
+ALSO = {"langgraph": ("langgraph-sqlite", "of its SQLite store")}
 
 
 VERCEL = HERE.parent / "examples" / "vercel-ai"
@@ -197,11 +196,9 @@ def integrations_page() -> str:
         tests = (INTEGRATIONS / f"test_{name.replace('-', '_')}.py").read_text()
         own = len(re.findall(r"^ *(?:async )?def test_", tests, flags=re.MULTILINE))
         result = upstream.get(name)
-        theirs = (
-            f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})"
-            if result
-            else NO_SUITE[name]
-        )
+        theirs = _result(result) if result else NO_SUITE[name]
+        also, whose = ALSO.get(name, ("", ""))
+        theirs += f"; {whose}: {_result(upstream[also])}" if also in upstream else ""
         found = snippets.get(name)
         shared = (
             f"{found['passed']} of {found['total']} ({found['version']}, {found['date']})" if found else "no drop-in"
@@ -212,8 +209,8 @@ def integrations_page() -> str:
         shown = " | ".join(cells)
         version = pinned.removesuffix(" \\").replace("==", " ")
         rows.append(f"| [{title}]({name}.md) | {version} | {own} | {theirs} | {shared} | {shown} |\n")
-        if result:
-            remarks = [f"Left out: tests {each}." for each in result["left_out"]] + [result["note"]]
+        for each in filter(None, (result, upstream.get(also))):
+            remarks = [f"Left out: tests {reason}." for reason in each["left_out"]] + [each["note"]]
             notes += [f"- {title}: {each}\n" for each in remarks if each]
         if found:
             left = f"{found['snippets'] - found['total']} of {found['snippets']} do not run with its own memory either"
@@ -223,6 +220,10 @@ def integrations_page() -> str:
     rows.append(f"| [Vercel AI SDK](vercel-ai.md) | {_vercel_version()} | {VERCEL_CELLS} |\n")
     head = f"| {' | '.join(INTEGRATIONS_COLUMNS)} |\n{'|---' * len(INTEGRATIONS_COLUMNS)}|\n"
     return INTEGRATIONS_HEAD + head + "".join(rows) + "\n" + "".join(notes)
+
+
+def _result(result: Mapping[str, Any]) -> str:  # Any: JSON
+    return f"{result['passed']} of {result['total']} ({result['version']}, {result['date']})"
 
 
 STORES_HEAD = """# Stores and indexes

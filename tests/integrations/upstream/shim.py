@@ -7,8 +7,10 @@ test makes has a user of its own, in one Postgres.
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,6 +22,7 @@ from aftermind.db import migrate
 from aftermind.integrations.conversations import run_blocking
 from aftermind.stack import Stack
 
+OURS = ("ours", "yes")  # a property of a test in the report
 # A busy machine must not change a result.
 BUDGETS = ("remember_budget", "redis_timeout", "recall_budget", "db_timeout", "db_connect_timeout")
 
@@ -40,6 +43,105 @@ def langgraph(memory: Callable[[], Memory]) -> None:
                 return elsewhere.submit(super().batch, ops).result()
 
     module.InMemoryStore = Store
+
+
+def langgraph_sqlite(memory: Callable[[], Memory]) -> None:
+    """Where a test opens one of SQLite's stores, it gets an `AftermindStore`; the user is its path."""
+    import langgraph.store.sqlite.aio
+    from langgraph.store.base import BaseStore
+
+    from aftermind.integrations.langgraph import AftermindStore
+
+    class Store(AftermindStore):
+        @classmethod
+        @contextmanager
+        def from_conn_string(cls, path: str, **options: Any) -> Iterator[BaseStore]:
+            yield cls(memory(), user_id=uuid4().hex if path == ":memory:" else path, **_with_fields(options))
+
+        def setup(self) -> None:
+            """Nothing: the tables are there."""
+
+        def sweep_ttl(self) -> int:
+            """Nothing: an expired item is never returned."""
+            return 0
+
+        def start_ttl_sweeper(self) -> None:
+            """Nothing, as above."""
+
+        stop_ttl_sweeper = start_ttl_sweeper
+
+    class AsyncStore(AftermindStore):
+        @classmethod
+        @asynccontextmanager
+        async def from_conn_string(cls, path: str, **options: Any) -> AsyncIterator[BaseStore]:
+            yield cls(memory(), user_id=uuid4().hex if path == ":memory:" else path, **_with_fields(options))
+
+        async def setup(self) -> None:
+            """Nothing: the tables are there."""
+
+        async def sweep_ttl(self) -> int:
+            """Nothing: an expired item is never returned."""
+            return 0
+
+        async def start_ttl_sweeper(self) -> None:
+            """Nothing, as above."""
+
+        stop_ttl_sweeper = start_ttl_sweeper
+
+    langgraph.store.sqlite.SqliteStore = Store
+    langgraph.store.sqlite.AsyncSqliteStore = langgraph.store.sqlite.aio.AsyncSqliteStore = AsyncStore
+
+
+def _with_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the index's `text_fields` of SQLite's store as `fields`, which LangGraph's own type has."""
+    if "text_fields" in (options.get("index") or {}):
+        index = options["index"]
+        return {**options, "index": {**index, "fields": index["text_fields"]}}
+    return options
+
+
+def llama_index(memory: Callable[[], Memory]) -> None:
+    """Where a test makes LlamaIndex's `Memory`, it gets `AftermindMemory` with a block more, of a user of its own.
+
+    The block remembers every message. It recalls nothing but blocks, of which there are none: tests count messages.
+    """
+    from llama_index.core.memory import memory as module
+
+    from aftermind.integrations.llama_index import AftermindMemory, AftermindMemoryBlock
+
+    class ChatMemory(AftermindMemory):
+        def model_post_init(self, context: Any) -> None:
+            super().model_post_init(context)
+            block = AftermindMemoryBlock(memory=memory(), user_id=uuid4().hex, options={"load": ["blocks"]})
+            self.memory_blocks = [*self.memory_blocks, block]
+
+    module.Memory = ChatMemory
+
+
+def google_adk(memory: Callable[[], Memory]) -> None:
+    """Where a test makes an `InMemoryMemoryService`, it gets ours with a namespace of its own."""
+    from google.adk.memory import in_memory_memory_service as module
+
+    from aftermind.integrations.google_adk import AftermindMemoryService
+
+    class Service(AftermindMemoryService):
+        def __init__(self) -> None:
+            super().__init__(memory(), namespace=uuid4().hex)
+
+    module.InMemoryMemoryService = Service
+
+
+def tframex(memory: Callable[[], Memory]) -> None:
+    """Where an app of TFrameX makes the memory of an agent, it gets ours with a user of its own."""
+    from tframex import TFrameXApp
+
+    from aftermind.integrations.tframex import AftermindMemoryStore
+
+    class Store(AftermindMemoryStore):
+        def __init__(self) -> None:
+            super().__init__(memory(), session_id="s", user_id=uuid4().hex)
+
+    TFrameXApp.__init__ = partialmethod(TFrameXApp.__init__, default_memory_store_factory=Store)
 
 
 def openai_agents(memory: Callable[[], Memory]) -> None:
@@ -65,7 +167,7 @@ def loomflow(memory: Callable[[], Memory]) -> None:
     """Where a test makes an `InMemoryMemory`, it gets an `AftermindMemory` with a namespace of its own; its facts where
     it makes an `InMemoryFactStore`."""
     import loomflow.memory
-    from loomflow.memory import inmemory
+    from loomflow.memory import facts, inmemory
 
     from aftermind.integrations.loomflow import AftermindMemory
 
@@ -73,8 +175,8 @@ def loomflow(memory: Callable[[], Memory]) -> None:
         def __init__(self, **options: Any) -> None:
             super().__init__(memory(), namespace=uuid4().hex)
 
-    inmemory.InMemoryMemory = loomflow.memory.InMemoryMemory = Store
-    loomflow.memory.InMemoryFactStore = lambda: Store().facts
+    inmemory.InMemoryMemory = loomflow.memory.InMemoryMemory = loomflow.InMemoryMemory = Store
+    loomflow.memory.InMemoryFactStore = facts.InMemoryFactStore = lambda **options: Store().facts
 
 
 def definable(memory: Callable[[], Memory]) -> None:
@@ -158,7 +260,7 @@ def strands(memory: Callable[[], Memory]) -> None:
         async def list(self, query: str = "") -> list[str]:
             return await super().list(query)  # without a prefix, as the tests do
 
-    strands.storage.InMemoryStorage = Storage
+    strands.storage.InMemoryStorage = strands.storage.in_memory_storage.InMemoryStorage = Storage
 
 
 def upsonic(memory: Callable[[], Memory]) -> None:
@@ -186,12 +288,31 @@ SUITES = {
     "anthropic": anthropic,
     "crewai": crewai,
     "definable": definable,
+    "google-adk": google_adk,
     "langgraph": langgraph,
+    "langgraph-sqlite": langgraph_sqlite,
+    "llama-index": llama_index,
     "loomflow": loomflow,
     "openai-agents": openai_agents,
     "strands": strands,
+    "tframex": tframex,
     "upsonic": upsonic,
 }
+
+
+MADE: list[Memory] = []  # in the test that runs
+
+
+def pytest_runtest_setup() -> None:
+    """Forget what the test before has made."""
+    MADE.clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> None:
+    """Mark a test that has made one of Aftermind's objects: only these count."""
+    if MADE and OURS not in item.user_properties:
+        item.user_properties.append(OURS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -202,7 +323,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
     config.add_cleanup(stack.destroy)
     asyncio.run(migrate.apply(endpoints.postgres_url))
-    patient: dict[str, Any] = {f"{name}_seconds": 60.0 for name in BUDGETS}  # Any: keywords of settings
+    patient: dict[str, Any] = {f"{name}_seconds": 240.0 for name in BUDGETS}  # Any: keywords of settings
     settings = Settings(
         database_url=endpoints.app_url,
         broker_url=endpoints.redis_url,
@@ -210,4 +331,9 @@ def pytest_configure(config: pytest.Config) -> None:
         embedder="off",
         **patient,
     )
-    SUITES[os.environ["UPSTREAM_SUITE"]](lambda: Memory(settings=settings))
+
+    def make() -> Memory:
+        MADE.append(Memory(settings=settings))
+        return MADE[-1]
+
+    SUITES[os.environ["UPSTREAM_SUITE"]](make)
