@@ -1,6 +1,6 @@
 """Stores whose jobs run in the agent's process: what a turn, an answer and a recall take on each.
 
-    python -m benchmarks.stores [--data FILE] [--quick] [--json FILE]
+    python -m benchmarks.stores [--stores NAME …] [--data FILE] [--quick] [--json FILE]
 
 `--data` names conversations with questions, as `benchmarks.recall_quality` takes them: recall@10 on each store, and on
 Postgres. The turns go through `remember`, and the store is closed and opened again before the questions, so that they
@@ -32,6 +32,7 @@ from benchmarks.recall_quality import Conversation, ask, by_memory, read_convers
 
 MESSAGES_OF_A_TURN = 20  # of the user whose recalls are measured
 TASKS = 100  # that remember at the same time
+STORES = ("inmemory", "sqlite", "json", "redis", "sql")
 RECALL_TOLERANCE = 0.01  # of recall@10, from that of Postgres
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in ("a", "en", "ir", "o", "un") for c in ("da", "li", "mo", "to")]
 
@@ -165,6 +166,7 @@ def _patient(folder: Path) -> Settings:
 
 def _more(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="FILE", help="conversations with questions, as JSON")
+    parser.add_argument("--stores", nargs="+", metavar="NAME", choices=STORES, default=STORES, help="only these")
 
 
 def main() -> int:
@@ -183,14 +185,14 @@ def main() -> int:
             "redis": endpoints.redis_url,
             "sql": f"sql+{endpoints.postgres_url.replace('postgresql://', 'postgresql+asyncpg://', 1)}",
         }
-        for name, url in urls.items():
-            asyncio.run(measure(report, name, url, folder, quick=given.quick))
+        for name in given.stores:
+            asyncio.run(measure(report, name, urls[name], folder, quick=given.quick))
         if conversations:
             of_postgres = asyncio.run(recall_in_postgres(endpoints, conversations, folder))
             report.add("postgresql_recall@10", of_postgres)
             least = of_postgres - RECALL_TOLERANCE
-            for name, url in urls.items():
-                found = asyncio.run(recall_in_process(url, conversations, folder))
+            for name in given.stores:
+                found = asyncio.run(recall_in_process(urls[name], conversations, folder))
                 report.add(f"{name}_recall@10", found, at_least=least, at_most=of_postgres + RECALL_TOLERANCE)
     return report.finish(given.json)
 

@@ -15,6 +15,7 @@ from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, JobId, JobKind, Json, NewJob, Scope, Turn, session_order
+from aftermind.types.feedback import Feedback
 from aftermind.types.job import session_key
 from aftermind.types.message import without_key
 from aftermind.types.session_order import Counted, session_columns
@@ -209,11 +210,15 @@ async def _write_turns(
     await runtime.store.add_episodes(tx, episodes, prepared.vectors, counted=counted)
     stored = [turn for turn in rest if kept[turn.job_id]]
     await _follow_up(runtime, tx, stored, kept, effects, is_embedded=prepared.is_embedded)
+    given: dict[Scope, list[Feedback]] = {}
+    for turn in rest:
+        if turn.feedback is not None:
+            given.setdefault(turn.scope.owner, []).append(turn.feedback)
     for owner in owners:
-        if given := [turn.feedback for turn in rest if turn.scope.owner == owner and turn.feedback is not None]:
+        if owner in given:
             own = 0 if closed is not None else sum(turn.scope.owner == owner for turn in (*turns, *committed))
             may_arrive = partial(_may_arrive, runtime, tx, owner, stones, own)
-            await feedback.add(runtime.store, tx, owner, given, may_arrive=may_arrive)
+            await feedback.add(runtime.store, tx, owner, given[owner], may_arrive=may_arrive)
     effects.events += await runtime.events.append(tx, _events(rest, start))
     return rest
 

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from aftermind.types import JobId, JobKind, JobState, Scope
+from aftermind.types import JobId, JobKind, JobState, Scope, Turn
+from aftermind.wire.payloads import encode_turn
 from tests.conformance.ledger_fixtures import LEASE, QUIET, Rig, ids_of, job
 from tests.support.turns import turn_of
 
@@ -246,3 +247,34 @@ class EnteringContract:
 
         assert len(await rig.claim(JobKind.EXTRACT)) == 1
         assert await rig.claim(JobKind.EXTRACT) == []
+
+    async def test_the_order_of_a_session_is_that_of_its_last_turn_that_is_not_stored(self, rig: Rig) -> None:
+        first, second = turn_of("alice", "one", base=1), turn_of("alice", "two", "three", base=2)
+        elsewhere = [
+            turn_of("alice", "x", base=70, namespace="other"),
+            turn_of("alice", "x", base=80, session="s2"),
+            turn_of("bob", "x", base=90),
+        ]
+
+        async def position() -> int | None:
+            async with rig.db.transaction(namespace="default") as tx:
+                found = await rig.ledger.accepted_order(tx, [first.scope])
+            assert found.keys() <= {("alice", "s1")}
+            return found["alice", "s1"].position if found else None
+
+        assert await position() is None
+        for turn in (*elsewhere, first):
+            await accept(rig, turn)
+        assert await position() == 1
+        await accept(rig, second)
+        assert await position() == 3
+
+        leases = await rig.claim(JobKind.STORE)
+        for turn, then in ((first, 3), (second, None)):
+            await rig.finish(next(lease for lease in leases if lease.job.id == turn.job_id))
+            assert await position() == then
+
+
+async def accept(rig: Rig, turn: Turn) -> None:
+    async with rig.db.transaction(namespace=turn.scope.namespace) as tx:
+        assert await rig.ledger.accept(tx, turn, encode_turn(turn))

@@ -11,9 +11,11 @@ import pytest
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.protocol import AnyJournal
+from aftermind.ledger.inmemory import ledger
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger
-from aftermind.types import JobKind
+from aftermind.types import JobKind, Turn
+from aftermind.wire.payloads import decode_turn, encode_turn
 from tests.conformance.ledger_contract import LedgerContract
 from tests.conformance.ledger_fixtures import Rig, ids_of, job
 from tests.support.journals import reading_each_time
@@ -49,6 +51,25 @@ class TestInMemoryLedger(LedgerContract):
             database.ahead += by
 
         return Rig(db=database, ledger=InMemoryLedger(database), pass_time=pass_time)
+
+    async def test_the_order_of_a_session_reads_each_waiting_turn_once(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = Counter[bytes]()
+
+        def decode(payload: bytes) -> Turn:
+            read[payload] += 1
+            return decode_turn(payload)
+
+        monkeypatch.setattr(ledger, "decode_turn", decode)
+        for number in range(20):
+            turn = turn_of("alice", f"said {number}", base=number)
+            async with rig.db.transaction() as tx:
+                await rig.ledger.accepted_order(tx, [turn.scope])
+                assert await rig.ledger.accept(tx, turn, encode_turn(turn))
+
+        assert len(read) == 19
+        assert set(read.values()) == {1}
 
 
 class TestJournaledLedger(LedgerContract):

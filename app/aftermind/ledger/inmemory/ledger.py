@@ -108,14 +108,12 @@ class InMemoryLedger:
         return True
 
     async def accepted_order(self, tx: Transaction, scopes: Sequence[Scope]) -> dict[tuple[str, str], Counted]:
-        wanted = {session_columns(scope) for scope in scopes}
-        jobs = [record.job for record in _live(tx, JobKind.STORE)]
-        last: dict[tuple[str, str], Counted] = {}
-        for job in jobs:
-            key = session_columns(job.scope)
-            if job.state in UNFINISHED and job.raw is not None and key in wanted:
-                order = counted(decode_turn(job.raw))
-                last[key] = max(last.get(key, order), order, key=lambda each: each.position)
+        jobs, last = jobs_table(tx), dict[tuple[str, str], Counted]()
+        for scope in scopes:
+            key, ids = session_columns(scope), _unstored_ids(tx, scope.namespace).get(scope.user_column, {})
+            mine = [jobs[id_].job for id_ in ids if session_columns(jobs[id_].job.scope) == key]
+            if mine:
+                last[key] = max((_order(ids, job) for job in mine), key=lambda each: each.position)
         return last
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
@@ -491,15 +489,25 @@ def _unstored(tx: Transaction, namespace: str, user: str | None) -> list[Job]:
     return [job for job in found if _is_unstored(job)]
 
 
-def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, None]]:
-    def build() -> dict[str, dict[JobId, None]]:
-        users: dict[str, dict[JobId, None]] = {}
+def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, Counted | None]]:
+    """By user; with the place in the session once that was asked for, since a payload takes long to decode."""
+
+    def build() -> dict[str, dict[JobId, Counted | None]]:
+        users: dict[str, dict[JobId, Counted | None]] = {}
         for job in (record.job for record in _live(tx, JobKind.STORE)):
             if job.scope.namespace == namespace and _is_unstored(job):
                 users.setdefault(job.scope.user_column, {})[job.id] = None
         return users
 
     return mem(tx).index(f"unstored_turns:{namespace}", build)
+
+
+def _order(ids: dict[JobId, Counted | None], job: Job) -> Counted:
+    known = ids[job.id]
+    if known is None:
+        assert job.raw is not None
+        known = ids[job.id] = counted(decode_turn(job.raw))
+    return known
 
 
 def _is_unstored(job: Job) -> bool:
