@@ -132,6 +132,7 @@ class Blocks(_Face):
     set = _blocking(AsyncBlocks.set)
     append = _blocking(AsyncBlocks.append)
     replace = _blocking(AsyncBlocks.replace)
+    rename = _blocking(AsyncBlocks.rename)
     delete = _blocking(AsyncBlocks.delete)
     list = _blocking(AsyncBlocks.list)
 

@@ -159,6 +159,20 @@ async def test_an_edit_of_a_block_that_has_changed_is_refused(memory: Memory, us
         await memory.blocks.set("human", "c", user_id=user, expected_version=seen.version)
 
 
+async def test_blocks_are_renamed_all_or_none(memory: Memory, user: str) -> None:
+    for name in ("a", "b", "taken"):
+        await memory.blocks.set(name, f"text of {name}", user_id=user)
+
+    for names, error in (({"a": "new", "b": "taken"}, errors.BlockConflict), ({"a": "new", "c": "d"}, errors.NotThere)):
+        with pytest.raises(error):
+            await memory.blocks.rename(names, user_id=user)
+        assert [each.name for each in await memory.blocks.list(user_id=user)] == ["a", "b", "taken"]
+    await memory.blocks.rename({"a": "new", "b": "newer"}, user_id=user)
+
+    found = [(each.name, each.content) for each in await memory.blocks.list(user_id=user)]
+    assert found == [("new", "text of a"), ("newer", "text of b"), ("taken", "text of taken")]
+
+
 async def test_events_tell_what_happens_to_a_turn(memory: Memory, user: str) -> None:
     heard: list[MemoryEvent] = []
 

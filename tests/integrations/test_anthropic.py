@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ COMMANDS: list[dict[str, Any]] = [
     {"command": "view", "path": "/memories/moved"},
     {"command": "view", "path": "/memories/../../etc/passwd"},
 ]
+# A file system refuses these by errors of its own, whose text the model of the SDK's own tool sees.
+REFUSED: list[dict[str, Any]] = [
+    {"command": "create", "path": "/memories/a.txt/b", "file_text": "below a file"},
+    {"command": "create", "path": "/memories/a.txt/b/c", "file_text": "further below a file"},
+    {"command": "rename", "old_path": "/memories/deep", "new_path": "/memories/deep/er/still"},
+    {"command": "rename", "old_path": "/memories/deep", "new_path": "/memories/a.txt/deep"},
+]
 DIRECTORY_SIZE = re.compile(r"^\S+\t(?=\S*/$|/memories(?:/deep)?$)", re.MULTILINE)  # a file system's own
 
 
@@ -74,6 +82,8 @@ def reply(tool: Any, fields: dict[str, Any]) -> str:
         return str(tool.call(fields))
     except ToolError as exc:
         return f"error: {exc}"
+    except OSError:
+        return "refused"
 
 
 def test_every_reply_is_that_of_the_sdks_own_tool(tmp_path: Path) -> None:
@@ -87,6 +97,79 @@ def test_every_reply_is_that_of_the_sdks_own_tool(tmp_path: Path) -> None:
         assert ours.to_dict() == theirs.to_dict()
         assert ours.clear_all_memory() == theirs.clear_all_memory()
         assert memory.blocks.list(user_id="alice") == []
+
+
+def test_no_file_has_the_name_of_a_directory(tmp_path: Path) -> None:
+    theirs = BetaLocalFilesystemMemoryTool(base_path=str(tmp_path))
+    with aftermind.sync.Memory("inmemory") as memory:
+        ours = AftermindMemoryTool(memory, user_id="alice")
+        for tool in (theirs, ours):
+            for path in ("/memories/a.txt", "/memories/deep/er/b.md"):
+                tool.call({"command": "create", "path": path, "file_text": "text"})
+        for fields in REFUSED:
+            assert reply(theirs, fields) == "refused", fields
+            assert reply(ours, fields).startswith("error: "), fields
+
+        shown = {"command": "view", "path": "/memories"}
+        assert DIRECTORY_SIZE.sub("", reply(ours, shown)) == DIRECTORY_SIZE.sub("", reply(theirs, shown))
+
+
+async def test_an_edit_between_the_steps_of_a_rename_is_kept(memory: Memory) -> None:
+    tool, edits = AsyncAftermindMemoryTool(memory, user_id="alice"), 0
+    await tool.call({"command": "create", "path": "/memories/old/a", "file_text": "text"})
+    real = memory.blocks.list
+
+    async def list_and_edit(**whose: Any) -> Any:
+        nonlocal edits
+        found = await real(**whose)
+        block = await memory.blocks.get("/memories/old/a", user_id="alice")
+        if block is not None:
+            await memory.blocks.set(block.name, block.content + "+", user_id="alice", expected_version=block.version)
+            edits += 1
+        return found
+
+    memory.blocks.list = list_and_edit  # type: ignore[method-assign]
+    await tool.call({"command": "rename", "old_path": "/memories/old", "new_path": "/memories/new"})
+
+    assert edits
+    assert [(each.name, each.content) for each in await real(user_id="alice")] == [
+        ("/memories/new/a", "text" + "+" * edits)
+    ]
+
+
+async def test_edits_at_the_same_time_as_a_rename_are_kept(memory: Memory) -> None:
+    tool = AsyncAftermindMemoryTool(memory, user_id="alice")
+    for name in "ab":
+        await tool.call({"command": "create", "path": f"/memories/old/{name}", "file_text": name})
+
+    async def edits() -> None:
+        for number in range(40):
+            with suppress(ToolError):  # it is renamed
+                fields = {"path": "/memories/old/a", "insert_line": 0, "insert_text": f"line {number}"}
+                await tool.call({"command": "insert", **fields})
+                kept.append(f"line {number}")
+
+    kept: list[str] = []
+    await asyncio.gather(
+        edits(), tool.call({"command": "rename", "old_path": "/memories/old", "new_path": "/memories/new"})
+    )
+
+    assert {each.name for each in await memory.blocks.list(user_id="alice")} == {"/memories/new/a", "/memories/new/b"}
+    block = await memory.blocks.get("/memories/new/a", user_id="alice")
+    assert block is not None
+    assert block.content.split("\n")[: len(kept)] == kept[::-1]
+
+
+async def test_a_rename_moves_all_files_or_none(memory: Memory) -> None:
+    tool = AsyncAftermindMemoryTool(memory, user_id="alice")
+    paths = ["/memories/d/a", f"/memories/d/{'b' * 110}"]
+    for path in paths:
+        await tool.call({"command": "create", "path": path, "file_text": "text"})
+
+    with pytest.raises(ToolError, match="128"):
+        await tool.call({"command": "rename", "old_path": "/memories/d", "new_path": "/memories/a-longer-name"})
+
+    assert [each.name for each in await memory.blocks.list(user_id="alice")] == paths
 
 
 async def test_a_file_is_read_by_another_process_while_the_replica_replays_nothing(

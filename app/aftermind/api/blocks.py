@@ -1,6 +1,7 @@
 """`memory.blocks`: named working texts of a user, edited by agents and tools."""
 
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from aftermind import errors
@@ -99,6 +100,31 @@ class Blocks:
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         checked = _name(name)
         return await self._parts.effects.commit(owner, lambda tx: self._parts.store.delete_block(tx, owner, checked))
+
+    async def rename(
+        self, names: Mapping[str, str], *, user_id: str | None = None, namespace: str | None = None
+    ) -> tuple[Block, ...]:
+        """Give blocks new names, all of them or none; the stored ones.
+
+        Raises `NotThere` for a name without a block, and `BlockConflict` for a new name that exists already.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        checked = {_name(old): _name(new) for old, new in names.items()}
+        return await self._parts.effects.commit(owner, lambda tx: self._rename(tx, owner, checked))
+
+    async def _rename(self, tx: Transaction, owner: Scope, names: Mapping[str, str]) -> tuple[Block, ...]:
+        await self._parts.store.tombstones(tx, [owner])  # holds a forget of this user off until the end
+        renamed = []
+        for old, new in names.items():
+            found = await self._parts.store.block(tx, owner, old)
+            if found is None:
+                raise errors.NotThere("block", old)
+            # Written first: that locks the row, or raises if an edit was faster, which the deletion would lose.
+            await self._parts.store.put_block(tx, found, expected_version=found.version)
+            await self._parts.store.delete_block(tx, owner, old)
+            moved = dataclasses.replace(found, name=new, version=1, updated_at=datetime.now(UTC))
+            renamed.append(await self._parts.store.put_block(tx, moved, expected_version=0))
+        return tuple(renamed)
 
     async def _edit(
         self,

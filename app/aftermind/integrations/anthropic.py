@@ -5,6 +5,7 @@ from typing import Any
 
 from aftermind import errors
 from aftermind.api import blocking_portal
+from aftermind.integrations.anthropic_paths import ROOT, check_directories, to_block_name, within
 from aftermind.integrations.extras import extra, to_async
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
@@ -14,7 +15,6 @@ with extra("anthropic"):
     from anthropic.lib.tools import BetaAbstractMemoryTool, BetaAsyncAbstractMemoryTool
     from anthropic.lib.tools._beta_functions import ToolError
 
-ROOT = "/memories"
 MAX_LINES = 999_999
 
 
@@ -45,7 +45,7 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
 
     async def view(self, command: Any) -> str:
         """A file with line numbers, or the files of a directory."""
-        path = _checked(command.path)
+        path = to_block_name(command.path)
         block = await self.blocks.get(path, **self._whose)
         if block is None:
             return await self._list(command.path, path)
@@ -60,9 +60,11 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
 
     async def create(self, command: Any) -> str:
         """A new file."""
-        path = _checked(command.path)
-        if path == ROOT or await self._below(path):
+        path = to_block_name(command.path)
+        names = await self._names()
+        if path == ROOT or within(path, names):
             raise ToolError(f"File {command.path} already exists")
+        check_directories(command.path, path, names)
         try:
             await self.blocks.set(path, command.file_text, expected_version=0, **self._whose)
         except errors.BlockConflict as exc:
@@ -112,7 +114,7 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
 
     async def delete(self, command: Any) -> str:
         """Delete a file, or a directory with its files."""
-        path = _checked(command.path)
+        path = to_block_name(command.path)
         if path == ROOT:
             raise ToolError("Cannot delete the /memories directory itself")
         if not await self.blocks.delete(path, **self._whose):
@@ -124,20 +126,25 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
         return f"Successfully deleted {command.path}"
 
     async def rename(self, command: Any) -> str:
-        """Rename a file or a directory. If the process ends in between, a file exists under both names."""
-        old, new = _checked(command.old_path), _checked(command.new_path)
+        """Rename a file, or a directory with all its files."""
+        old, new = to_block_name(command.old_path), to_block_name(command.new_path)
         if old == ROOT:
             raise ToolError("Cannot rename the /memories directory itself")
-        if new == ROOT or await self.blocks.get(new, **self._whose) or await self._below(new):
-            raise ToolError(f"The destination {command.new_path} already exists")
-        block = await self.blocks.get(old, **self._whose)
-        moved = [block] if block else await self._below(old)
-        if not moved:
-            raise ToolError(f"The path {command.old_path} does not exist")
-        for each in moved:
-            await self.blocks.set(new + each.name.removeprefix(old), each.content, expected_version=0, **self._whose)
-            await self.blocks.delete(each.name, **self._whose)
-        return f"Successfully renamed {command.old_path} to {command.new_path}"
+        while True:
+            names = await self._names()
+            moved = within(old, names)
+            if new == ROOT or within(new, names):
+                raise ToolError(f"The destination {command.new_path} already exists")
+            if not moved:
+                raise ToolError(f"The path {command.old_path} does not exist")
+            if new.startswith(old + "/"):
+                raise ToolError(f"Cannot rename {command.old_path} to {command.new_path}, which is inside of it")
+            check_directories(command.new_path, new, names)
+            try:
+                await self.blocks.rename({each: new + each.removeprefix(old) for each in moved}, **self._whose)
+            except (errors.BlockConflict, errors.NotThere):
+                continue  # one of the files was edited, created or deleted in between
+            return f"Successfully renamed {command.old_path} to {command.new_path}"
 
     async def clear_all_memory(self) -> str:
         """Delete every file."""
@@ -147,7 +154,7 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
 
     async def _edit(self, path: str, change: Callable[[str], str]) -> str:
         """Change a file's text; again if another edit was faster."""
-        name = _checked(path)
+        name = to_block_name(path)
         while True:
             block = await self.blocks.get(name, **self._whose)
             if block is None:
@@ -160,6 +167,9 @@ class AsyncAftermindMemoryTool(BetaAsyncAbstractMemoryTool):
             except errors.BlockConflict:
                 continue
             return changed
+
+    async def _names(self) -> list[str]:
+        return [each.name for each in await self.blocks.list(**self._whose)]
 
     async def _below(self, path: str) -> list[Block]:
         return [each for each in await self.blocks.list(**self._whose) if each.name.startswith(path + "/")]
@@ -208,21 +218,6 @@ class AftermindMemoryTool(BetaAbstractMemoryTool):
 
     view, create, str_replace = _blocking("view"), _blocking("create"), _blocking("str_replace")
     insert, delete, rename = _blocking("insert"), _blocking("delete"), _blocking("rename")
-
-
-def _checked(path: str) -> str:
-    """The path without empty labels and `.`. Raises `ToolError` for one outside of the memory directory."""
-    if not path.startswith(ROOT):
-        raise ToolError(f"Path must start with {ROOT}, got: {path}")
-    labels: list[str] = []
-    for label in path.removeprefix(ROOT).split("/"):
-        if label == "..":
-            if not labels:
-                raise ToolError(f"Path {path} would escape {ROOT} directory")
-            labels.pop()
-        elif label not in ("", "."):
-            labels.append(label)
-    return "/".join([ROOT, *labels])
 
 
 def _numbered(lines: list[str], first: int, last: int) -> str:

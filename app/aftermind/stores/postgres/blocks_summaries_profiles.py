@@ -18,13 +18,20 @@ _PUT_BLOCK = text(
     """
     INSERT INTO aftermind.blocks AS there (namespace, user_id, name, agent_id, content, description, version,
                                            updated_at)
-    SELECT :namespace, :user, :name, :agent, :content, :description, 1, :at
-    WHERE coalesce(CAST(:expected AS int), 0) = 0 OR EXISTS (
-        SELECT 1 FROM aftermind.blocks WHERE namespace = :namespace AND user_id = :user AND name = :name)
+    VALUES (:namespace, :user, :name, :agent, :content, :description, 1, :at)
     ON CONFLICT (namespace, user_id, name) DO UPDATE
     SET content = excluded.content, description = excluded.description, agent_id = excluded.agent_id,
         version = there.version + 1, updated_at = excluded.updated_at
-    WHERE CAST(:expected AS int) IS NULL OR there.version = :expected
+    WHERE CAST(:expected AS int) IS NULL
+    RETURNING name, content, version, updated_at, description
+    """
+)
+# An upsert would write a block again that was deleted or renamed since it was read.
+_EDIT_BLOCK = text(
+    """
+    UPDATE aftermind.blocks
+    SET content = :content, description = :description, agent_id = :agent, version = version + 1, updated_at = :at
+    WHERE namespace = :namespace AND user_id = :user AND name = :name AND version = :expected
     RETURNING name, content, version, updated_at, description
     """
 )
@@ -80,7 +87,7 @@ async def blocks(tx: Transaction, owner: Scope) -> list[Block]:
 async def put_block(tx: Transaction, given: Block, *, expected_version: int | None) -> Block:
     """See `Store.put_block`."""
     row = await pg(tx).row(
-        _PUT_BLOCK,
+        _EDIT_BLOCK if expected_version else _PUT_BLOCK,
         namespace=given.scope.namespace,
         user=given.scope.user_column,
         name=given.name,
