@@ -51,6 +51,7 @@ AftermindError
 └── Bug                     a fault of Aftermind; please report it
 """
 
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -155,12 +156,16 @@ class InvalidSettings(_InvalidField):
 
 
 class ExtraMissing(InvalidSettings):
-    """A package that an extra installs is not installed; `what` needs it."""
+    """A package that an extra installs is not installed; `what` needs it. `python` is the version that it needs."""
 
-    def __init__(self, extra: str, package: str, what: str = "") -> None:
-        self.extra, self.package, self.what = extra, package, what
+    def __init__(self, extra: str, package: str, what: str = "", *, python: tuple[int, int] = (0, 0)) -> None:
+        self.extra, self.package, self.what, self.python = extra, package, what, python
         needed = f", and {what} needs it" if what else ""
-        super().__init__("package", package, f"not installed{needed}. Install it by: pip install 'aftermind[{extra}]'.")
+        remedy = f"Install it by: pip install 'aftermind[{extra}]'"
+        if sys.version_info < python:  # pip leaves it out without a word
+            own, wanted = (".".join(str(part) for part in each) for each in (sys.version_info[:2], python))
+            remedy = f"It needs Python {wanted} or later, and this is Python {own}. {remedy} there"
+        super().__init__("package", package, f"not installed{needed}. {remedy}.")
 
 
 class KeyFileLost(InvalidSettings):

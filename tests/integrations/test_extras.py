@@ -38,3 +38,9 @@ def test_a_missing_framework_is_named_with_its_extra(module: str, monkeypatch: p
         import_module(module)
 
     assert (missing.value.extra, missing.value.package.split(".")[0]) == (extra, package)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="Definable can be installed here")
+def test_a_framework_that_needs_a_later_python_says_so() -> None:
+    with pytest.raises(errors.ExtraMissing, match=r"needs Python 3\.12 or later, and this is Python 3\.11"):
+        import_module("aftermind.integrations.definable")

@@ -214,14 +214,37 @@ async def test_recall_is_added_once_a_run_before_the_new_input(memory: Memory, s
     model = Scripted(said("Noted."), asked, said("Rain."))
     config = RunConfig(session_input_callback=recall_callback(memory, user_id="alice"))
     agent = Agent(name="a", model=model, tools=[weather])
+    await memory.remember("Oslo is where I live and work.", user_id="alice", session_id="earlier")
 
     for question in ("I live in Oslo.", "Does it rain where I live?"):
         await Runner.run(agent, question, session=session, run_config=config)
 
     _, seen = model.inputs[-1]
     assert ["<memory" in str(each) for each in seen] == [False, False, True, False, False, False]
+    assert "Oslo is where I live and work." in seen[2]["content"]
     assert seen[3]["content"] == "Does it rain where I live?"
     assert not any("<memory" in str(each) for each in await session.get_items())
+
+
+@pytest.mark.parametrize(
+    ("parameter", "recalling"),
+    [("session_input_callback", recall_callback), ("call_model_input_filter", recall_filter)],
+)
+async def test_recall_repeats_no_message_that_the_model_is_given_anyway(
+    memory: Memory, session: AftermindSession, parameter: str, recalling: Any
+) -> None:
+    model = Scripted(said("Oslo is a fine place to live."), said("In Oslo."))
+    config = RunConfig(**{parameter: recalling(memory, user_id="alice", session_id="s1")})
+    await memory.remember("I live at the harbour.", user_id="alice", session_id="earlier")
+
+    for question in ("I live in Oslo.", "Where do I live?"):
+        await Runner.run(Agent(name="a", model=model), question, session=session, run_config=config)
+
+    _, seen = model.inputs[-1]
+    together = "\n".join(str(each["content"]) for each in seen)
+    assert together.count("I live at the harbour.") == 1
+    assert together.count("I live in Oslo.") == 1
+    assert together.count("Oslo is a fine place to live.") == 1
 
 
 @pytest.mark.parametrize(

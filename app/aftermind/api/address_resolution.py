@@ -125,7 +125,10 @@ def _resolve(
     if broker is None and redis is None:
         known = _read_endpoints(settings.state_dir)
         if known is None or known.store != store:
-            why = "Postgres needs a Redis for its workers. Name it: Memory(url, broker='redis://localhost:6379/0')."
+            why = (
+                "Postgres needs a Redis for its workers. Set AFTERMIND_BROKER_URL, "
+                "or name it: Memory(url, broker='redis://localhost:6379/0')."
+            )
             if settings.database != DEFAULT:  # the embedded stack's Redis serves the database `default` alone
                 entry = f'{{"{settings.database}": {{"database_url": "…", "redis_url": "redis://…"}}}}'
                 why = f"database {settings.database!r} needs its own redis_url: {VARIABLE}='{entry}'."

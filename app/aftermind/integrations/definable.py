@@ -14,7 +14,7 @@ from aftermind.integrations.store_addresses import Place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 
-with extra("definable"):
+with extra("definable", python=(3, 12)):
     import definable.agents
     import definable.memory
     import definable.run.agent

@@ -14,7 +14,7 @@ from aftermind.integrations.store_addresses import MemoryPlace, StoreParameters,
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
 
-with extra("definable"):
+with extra("definable", python=(3, 12)):
     from definable.memory.topics import extract_topics
     from definable.memory.types import Episode, KnowledgeAtom, Procedure
 

@@ -90,13 +90,16 @@ def recall_callback(
 ) -> Callback:
     """A `session_input_callback` that puts what fits the new input before it, as data of the user's role.
 
-    It recalls once a run, which needs a session; what it adds is not saved there. `options` are those of
+    It recalls once a run, which needs a session; what it adds is not saved there. Messages of the history, which the
+    model is given anyway, are left out. `options` are those of
     `memory.recall`.
     """
     recall = partial(_recall, memory, user_id=user_id, session_id=session_id, namespace=namespace, **options)
 
     async def add_recall(history: Items, new: Items) -> Items:
-        history += await recall(new)  # in place: the SDK saves what the callback returns besides these two lists
+        history += await recall(
+            new, history
+        )  # in place: the SDK saves what the callback returns besides these two lists
         return history + new
 
     return add_recall
@@ -112,26 +115,31 @@ def recall_filter(
 ) -> Filter:
     """A `call_model_input_filter` that puts what fits the user's last message before it, as data of the user's role.
 
-    It recalls before each model call of a run, with or without a session. What it adds is not saved. `options` are
-    those of `memory.recall`.
+    It recalls before each model call of a run, with or without a session. What it adds is not saved, and has none of
+    the earlier messages, which the model is given anyway. `options` are those of `memory.recall`.
     """
     recall = partial(_recall, memory, user_id=user_id, session_id=session_id, namespace=namespace, **options)
 
-    async def add_recall(data: CallModelData[Any]) -> ModelInputData:  # Any: as above
+    async def add_recall(data: CallModelData[Any]) -> ModelInputData:  # Any: the context of the run
         items = list(data.model_data.input)
         asked = _last_of_user(items) or 0
         return ModelInputData(
-            input=[*items[:asked], *await recall(items), *items[asked:]], instructions=data.model_data.instructions
+            input=[*items[:asked], *await recall(items, items[:asked]), *items[asked:]],
+            instructions=data.model_data.instructions,
         )
 
     return add_recall
 
 
-async def _recall(memory: Memory, items: Items, **options: Any) -> Items:
-    """What fits the user's last message as an item of the user's role; nothing if there is none, or it has no text."""
+async def _recall(memory: Memory, items: Items, earlier: Items, **options: Any) -> Items:
+    """What fits the user's last message, as an item of the user's role; nothing if there is none, or it has no text.
+
+    `earlier` are the items that the model is given before it.
+    """
     asked = _last_of_user(items)
     question = "" if asked is None else _text(items[asked])
-    text = await recalled_text(memory, question, **options)
+    in_prompt = {(_role(each), _text(each)) for each in earlier}
+    text = await recalled_text(memory, question, in_prompt=in_prompt, **options)
     return [{"role": "user", "content": text}] if text else []
 
 

@@ -48,14 +48,19 @@ export type Aftermind = Client<paths> & {
 /** A client with `GET`, `POST`, `PUT`, `PATCH` and `DELETE` of every path of the service, and `events`. */
 export function createAftermind(options: Options): Aftermind {
   const send = options.fetch ?? fetch;
-  const client = createClient<paths>({
-    baseUrl: options.baseUrl,
-    headers: { Authorization: `Bearer ${options.token}` },
-    fetch: send,
-  });
+  const baseUrl = address(options.baseUrl);
+  const client = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${options.token}` }, fetch: send });
   return Object.assign(client, {
-    events: (userId: string, more: EventOptions = {}) => listen(options, send, userId, more),
+    events: (userId: string, more: EventOptions = {}) => listen({ ...options, baseUrl }, send, userId, more),
   });
+}
+
+/** The address without a slash or `/v1` at its end: the paths begin with it. */
+function address(given: string): string {
+  if (!/^https?:\/\//.test(given)) {
+    throw new TypeError(`baseUrl=${JSON.stringify(given)}: it has to be the service's address, like "http://127.0.0.1:8377".`);
+  }
+  return given.replace(/\/+$/, "").replace(/\/v1$/, "");
 }
 
 /** The data of an answer. Throws `AftermindError` for a problem: `const turns = await unwrap(client.GET(…))`. */
@@ -68,7 +73,7 @@ export async function unwrap<T>(answer: Promise<{ data?: T; error?: unknown; res
 async function* listen(
   { baseUrl, token }: Options, send: typeof fetch, userId: string, { after, signal, anonymous }: EventOptions,
 ): AsyncGenerator<MemoryEvent, void, void> {
-  const url = new URL(`${baseUrl.replace(/\/$/, "")}/v1/users/${anonymous ? "-" : encodeURIComponent(userId)}/events`);
+  const url = new URL(`${baseUrl}/v1/users/${anonymous ? "-" : encodeURIComponent(userId)}/events`);
   if (anonymous) url.searchParams.set("anonymous", "true");
   let last = after;
   let wait = FIRST_RETRY_MS;

@@ -34,6 +34,15 @@ test("a turn is remembered, recalled, mined and heard of", async () => {
   assert.deepEqual(facts.items.map((each) => each.object), ["Lisbon"]);
 });
 
+test("an address may end with the version, and has to be one", async () => {
+  const again = createAftermind({ baseUrl: `${baseUrl}/v1/`, token });
+  const path = { user_id: `ts-address-${Date.now()}` };
+
+  await unwrap(again.POST("/v1/users/{user_id}/turns", { params: { path }, body: { messages: "I have a cat." } }));
+
+  assert.throws(() => createAftermind({ baseUrl: "", token }), /baseUrl="": it has to be the service's address/);
+});
+
 test("a listener that comes again gets what it missed, in order and once", async () => {
   const user_id = `ts-again-${Date.now()}`;
   const path = { user_id };
