@@ -1,6 +1,7 @@
 """The drop-in for Definable: its documented calls and loops, with Definable's own agent."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from inspect import Parameter, signature
 from pathlib import Path
@@ -110,6 +111,16 @@ async def test_a_store_has_episodes_and_atoms(memory: Memory) -> None:
     assert [each.id for each in await store.get_episodes(user_id="alice")] == ["e1"]
     await store.delete_user_data("alice")
     assert await store.get_atoms(user_id="alice") == await store.get_episodes(user_id="alice") == []
+
+
+async def test_a_large_episode_is_cut(memory: Memory) -> None:
+    store = AftermindStore(memory)
+    given = Episode(id="e1", user_id="alice", session_id="s1", role="tool", content="x" * 300_000)
+    await store.store_episode(given)
+
+    (found,) = await store.get_episodes(user_id="alice")
+    assert (found.id, found.role) == ("e1", "tool")
+    assert re.fullmatch(r"x{262000,}\n\[cut: 300,000 bytes, sha256 \w{64}\]", found.content)
 
 
 async def test_an_update_changes_an_episode_of_its_user_alone(memory: Memory) -> None:

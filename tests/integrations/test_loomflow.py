@@ -84,6 +84,20 @@ async def test_episodes_are_found_by_query_time_and_session(memory: Memory) -> N
     assert [(each.role, each.content) for each in messages] == [(Role.USER, "I like jazz."), (Role.ASSISTANT, "Noted.")]
 
 
+async def test_an_episode_with_a_large_output_is_kept_with_its_input(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    given = episode(
+        "Read the file.", "x" * 300_000, tool_transcript=[LoomMessage(role=Role.TOOL, content="y" * 300_000)]
+    )
+
+    assert await mem.remember(given) == given.id
+
+    (found,) = (await mem.export(user_id="alice")).episodes
+    assert (found.id, found.input, found.occurred_at) == (given.id, "Read the file.", given.occurred_at)
+    assert re.fullmatch(r"x{262000,}\n\[cut: 300,000 bytes, sha256 \w{64}\]", found.output)
+    assert "300000 characters" in found.tool_transcript[0].content
+
+
 async def test_an_undone_message_is_in_no_session_and_no_episode() -> None:
     async with memory_of_one_process() as memory:
         mem = AftermindMemory(memory)

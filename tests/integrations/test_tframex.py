@@ -82,6 +82,36 @@ async def test_a_history_has_the_newest_messages_and_begins_with_no_lone_tool_re
     assert await store.get_history() == []
 
 
+async def test_a_window_of_tokens_has_tool_results_with_their_calls(memory: Memory) -> None:
+    long = ToolCall(id="c2", function=FunctionCall(name="look", arguments=json.dumps({"at": "x" * 3_000})))
+    result = Message(role="tool", content="A dog.", tool_call_id="c2", name="look")
+    said = [*MESSAGES, Message(role="assistant", content=None, tool_calls=[long]), result]
+    store = AftermindMemoryStore(memory, session_id="s1", user_id="alice", max_tokens=100_000)
+    for message in said:
+        await store.add_message(message)
+
+    assert await store.get_history() == said
+
+
+async def test_a_large_message_is_cut_and_keeps_its_call(store: AftermindMemoryStore) -> None:
+    for content in ("x" * 300_000, "A cat."):
+        await store.add_message(MESSAGES[2].model_copy(update={"content": content}))
+
+    large, small = await store.get_history(roles=["tool"])
+    assert (large.tool_call_id, small) == ("c1", MESSAGES[2])
+    assert re.fullmatch(r"x{262000,}\n\[cut: 300,000 bytes, sha256 \w{64}\]", str(large.content))
+
+
+async def test_metadata_of_the_store_changes_no_message(memory: Memory) -> None:
+    store = AftermindMemoryStore(memory, session_id="s1", user_id="alice", metadata={"record": "medical"})
+    await fill(store, "I live in Oslo.")
+
+    assert await texts(store) == ["I live in Oslo."]
+    reserved = AftermindMemoryStore(memory, session_id="s1", metadata={"aftermind.record": "medical"})
+    with pytest.raises(errors.InvalidMessage, match="reserved"):
+        await fill(reserved, "I live in Oslo.")
+
+
 async def test_an_undone_message_is_not_in_the_history() -> None:
     async with memory_of_one_process() as memory:
         store = AftermindMemoryStore(memory, session_id="s1", user_id="alice")

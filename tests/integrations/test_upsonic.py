@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from upsonic import Agent, Task
 from upsonic.culture.cultural_knowledge import CulturalKnowledge
 from upsonic.messages.messages import (
+    BinaryContent,
     ModelRequest,
     ModelResponse,
     SystemPromptPart,
@@ -132,6 +133,23 @@ async def test_an_agent_of_upsonic_continues_a_session_of_its_user(memory: after
     assert "Be brief." in model.instructions(1)
     assert model.instructions(1).count("Be brief.") == 1
     assert len(model.texts(2)) == 1  # another user who names the session gets nothing of it
+
+
+async def test_large_results_and_images_cost_no_other_message(memory: aftermind.Memory) -> None:
+    call = ModelResponse(parts=[ToolCallPart(tool_name="look", args={"at": "x"}, tool_call_id="c1")])
+    seen = ModelRequest(parts=[ToolReturnPart(tool_name="look", content="x" * 300_000, tool_call_id="c1")])
+    image = BinaryContent(data=b"i" * 300_000, media_type="image/png")
+    shown = ModelRequest(parts=[UserPromptPart(content=["Look.", image])])
+    mem = memory_of(memory)
+    await mem.save_session_async(run_of("r1", said("Look."), call, seen, noted(), shown, noted()))
+
+    asked, called, result, answer, with_image, _ = await mem.get_messages_async()
+    assert (asked.parts[0].content, called.parts[0], answer.parts[0]) == ("Look.", call.parts[0], noted().parts[0])
+    assert result.parts[0].tool_call_id == "c1"
+    assert re.fullmatch(r"x{262000,}\n\[cut: 300,000 bytes, sha256 \w{64}\]", result.parts[0].content)
+    text, file = with_image.parts[0].content
+    assert (text, file.split("[")[0]) == ("Look.", "image/png ")
+    assert "sha256" in file
 
 
 async def test_flags_select_what_is_saved_and_loaded(memory: aftermind.Memory) -> None:

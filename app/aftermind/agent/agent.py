@@ -22,7 +22,7 @@ from aftermind.receipt import Receipt
 from aftermind.settings import Settings
 from aftermind.types import Episode, Json, Message, RecallBlock, Role, Scope
 from aftermind.types.scope import DEFAULT_NAMESPACE
-from aftermind.types.validation import Given, json_object, normalise
+from aftermind.types.validation import Given, message_metadata, normalise
 
 CONVERSATION_BYTES = 8_388_608  # of `messages` given to a run, of which only the newest become a turn
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant."
@@ -287,7 +287,7 @@ class Agent:
         bounds = turn_builder.limits(self._settings)
         metadata = metadata or {}
         if self.memory is not None:
-            metadata = json_object(metadata, bounds)
+            metadata = message_metadata(metadata, bounds)
         conversation = None
         if messages is not None:
             if prompt is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aftermind.evaluation import locomo
+from aftermind.types.message import RECORD, FrameworkRecord
 from aftermind.types.validation import Given
 
 _EXPORTED = ("role", "content", "name", "metadata", "occurred_at", "expires_at")
@@ -123,10 +124,19 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
             "id": f"export {each[0].get('id')}",
             **{name: each[0]["scope"].get(name) for name in ("user_id", "session_id", "agent_id")},
             "save": _saved(each[0]),
-            "messages": [{name: one[name] for name in _EXPORTED if one.get(name) is not None} for one in each],
+            "messages": [_exported_message(one) for one in each],
         }
         for each in (list(run) for _, run in groupby(own, key=lambda each: (each["scope"], _saved(each))))
     ]
+
+
+def _exported_message(episode: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """The message of an exported episode, which an integration reads back as before."""
+    message = {name: episode[name] for name in _EXPORTED if episode.get(name) is not None}
+    record = message["metadata"].get(RECORD) if isinstance(message.get("metadata"), dict) else None
+    if isinstance(record, str):
+        message["metadata"] = {**message["metadata"], RECORD: FrameworkRecord(record)}
+    return message
 
 
 def _is_exported(episode: Any, user: Any) -> bool:  # Any: JSON

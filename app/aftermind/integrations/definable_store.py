@@ -7,9 +7,10 @@ from typing import Any
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.api.turn_builder import limits
 from aftermind.facts.procedures import PROCEDURE
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, replace_episodes, to_message
+from aftermind.integrations.message_records import Records, read_session, replace_episodes
 from aftermind.integrations.store_addresses import MemoryPlace, StoreParameters, store_classes
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
@@ -20,6 +21,7 @@ with extra("definable", python=(3, 12)):
 
 KEPT = ("topics", "sentiment", "token_count", "compression_stage")  # of an episode, besides its text, if they are set
 TRIPLE = ("subject", "predicate", "object")
+RECORDS = Records(framework="definable", role=lambda record: str(record["role"]), text_at=lambda record: ("content",))
 FIXED = ("id", "user_id", "session_id", "role", "created_at")
 
 
@@ -37,8 +39,8 @@ class AftermindStore(MemoryPlace):
         """Remember an episode; its id, a new one if it has none. An episode with an existing id is not stored again."""
         id_ = str(episode.id or uuid4())
         kept = {name: value for name in KEPT if (value := getattr(episode, name))}
-        record = {"id": id_, "content": episode.content, **kept}
-        message = to_message(episode.role, record, ("content",))
+        record = {"id": id_, "role": episode.role, "content": episode.content, **kept}
+        message = RECORDS.to_message(record, limits(self.memory.settings))
         if episode.created_at:
             message["occurred_at"] = datetime.fromtimestamp(episode.created_at, UTC)
         await self.memory.remember(
@@ -82,10 +84,10 @@ class AftermindStore(MemoryPlace):
         if not found:
             raise errors.NotThere("the user's episode", episode_id)
         old = found[-1]  # an update that was killed before its end leaves two
-        record = {"content": old.content, **(from_episode(old) or {}), "id": episode_id}
+        record = {"role": old.role.value, "content": old.content, **(RECORDS.from_episode(old) or {}), "id": episode_id}
         if all(record.get(name) == value for name, value in changed.items()):
             return
-        given = to_message(old.role.value, record | changed, ("content",))
+        given = RECORDS.to_message(record | changed, limits(self.memory.settings))
         await replace_episodes(
             self.memory, found, given["content"], given["metadata"], occurred_at=old.occurred_at, **whose
         )
@@ -201,11 +203,11 @@ def _check_names(kind: type[Episode | KnowledgeAtom], given: Mapping[str, Any], 
 
 
 def _id_of(said: Said) -> str:
-    return str((from_episode(said) or {}).get("id", said.id))
+    return str((RECORDS.from_episode(said) or {}).get("id", said.id))
 
 
 def _to_episode(said: Said, user_id: str | None) -> Episode:
-    record = from_episode(said) or {}
+    record = RECORDS.from_episode(said) or {}
     return Episode(
         id=_id_of(said),
         user_id=user_id,

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aftermind.api.turn_builder import split_turn
+from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import match_text
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, to_message
+from aftermind.integrations.message_records import Records
 from aftermind.memory import Memory
 from aftermind.types import Episode, ItemWrite, Match
 from aftermind.types.message import keyed_ids
@@ -22,6 +22,13 @@ with extra("google-adk"):
 
 DELETED = ("google-adk", "deleted")  # items: ids of events that were deleted and must not come back with their session
 CHUNK = 500
+
+
+def _role(record: Mapping[str, Any]) -> str:
+    return "user" if record["author"] in (None, "user") else "assistant"
+
+
+RECORDS = Records(framework="google-adk", role=_role, text_at=lambda record: ("content", "parts", 0, "text"))
 
 
 class AftermindMemoryService(BaseMemoryService):
@@ -55,7 +62,7 @@ class AftermindMemoryService(BaseMemoryService):
         known = await self._known(list(given), whose)
         for key, event in given.items():
             if key not in known:
-                message: dict[str, Any] = _to_message(event.author, event.content, custom_metadata)
+                message: dict[str, Any] = self._message(event.author, event.content, custom_metadata)
                 message["occurred_at"] = event.timestamp
                 await self.memory.remember(message, session_id=session_id, idempotency_key=key, **whose)
 
@@ -69,7 +76,7 @@ class AftermindMemoryService(BaseMemoryService):
     ) -> None:
         """Remember explicit memories."""
         turn = [
-            _to_message(each.author, each.content, {**each.custom_metadata, **(custom_metadata or {})})
+            self._message(each.author, each.content, {**each.custom_metadata, **(custom_metadata or {})})
             for each in memories
         ]
         if turn:
@@ -105,6 +112,13 @@ class AftermindMemoryService(BaseMemoryService):
             known |= {ids[id_] for id_, *there in zip(part, stored, marks, strict=True) if any(there)}
         return known
 
+    def _message(
+        self, author: str | None, content: types.Content, metadata: Mapping[str, object] | None
+    ) -> dict[str, Any]:
+        record = {"content": content.model_dump(mode="json", exclude_none=True), "author": author}
+        kept = {"custom": dict(metadata)} if metadata else {}
+        return RECORDS.to_message(record, limits(self.memory.settings), metadata=kept, is_cut=False)
+
     def _whose(self, app_name: str, user_id: str) -> dict[str, Any]:
         return {"user_id": user_id, "namespace": self.namespace or app_name}
 
@@ -113,19 +127,12 @@ def _key(event: Event) -> str:
     return f"google-adk:{event.id}"
 
 
-def _to_message(author: str | None, content: types.Content, metadata: Mapping[str, object] | None) -> dict[str, Any]:
-    role = "user" if author in (None, "user") else "assistant"
-    record = {"content": content.model_dump(mode="json", exclude_none=True), "author": author}
-    message = to_message(role, record, ("content", "parts", 0, "text"))
-    message["metadata"] |= {"custom": dict(metadata)} if metadata else {}
-    return message
-
-
 def _to_entry(match: Match) -> MemoryEntry:
     item = match.item
     if not isinstance(item, Episode):
         return MemoryEntry(content=types.Content(role="user", parts=[types.Part(text=match_text(match))]))
-    record = from_episode(item) or {"content": {"role": "user", "parts": [{"text": item.content}]}, "author": None}
+    plain = {"content": {"role": "user", "parts": [{"text": item.content}]}, "author": None}
+    record = RECORDS.from_episode(item) or plain
     return MemoryEntry(
         id=str(item.id),
         content=types.Content.model_validate(record["content"]),

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from aftermind.api import blocking_portal
-from aftermind.api.turn_builder import split_turn
+from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.extras import extra, to_async
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Block, Episode, Fact, Json, Match
@@ -20,6 +20,11 @@ with extra("langgraph"):
     from pydantic import ConfigDict, Field
 
 ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+RECORDS = Records(
+    framework="langchain",
+    role=lambda record: ROLES.get(record["type"], "user"),
+    text_at=lambda record: ("data", "content"),
+)
 
 
 class AftermindChatMessageHistory(BaseChatMessageHistory):
@@ -51,7 +56,7 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
         episodes = await read_session(
             self.memory, self.session_id, self.limit, user_id=self.user_id, namespace=self.namespace
         )
-        return messages_from_dict([from_episode(each) or _from_chat(each) for each in episodes])
+        return messages_from_dict([RECORDS.from_episode(each) or _from_chat(each) for each in episodes])
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Remember the messages, as one turn if its size allows."""
@@ -60,11 +65,9 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Remember the messages, as one turn if its size allows."""
         if messages:
-            turn = [
-                to_message(ROLES.get(each.type, "user"), message_to_dict(each), ("data", "content"))
-                for each in messages
-            ]
-            for part, _ in split_turn(turn, self.memory.settings):
+            settings = self.memory.settings
+            turn = [RECORDS.to_message(message_to_dict(each), limits(settings), is_cut=False) for each in messages]
+            for part, _ in split_turn(turn, settings):
                 await self.memory.remember(
                     part, session_id=self.session_id, user_id=self.user_id, namespace=self.namespace
                 )

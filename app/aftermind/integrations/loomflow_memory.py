@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from aftermind.api.turn_builder import limits
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
-from aftermind.integrations.loomflow_recall import episode_id, search_weighted
-from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
+from aftermind.integrations.loomflow_recall import RECORDS, episode_id, search_weighted
+from aftermind.integrations.message_records import read_session, standing
 from aftermind.integrations.store_addresses import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
@@ -66,10 +67,8 @@ class AftermindMemory(MemoryPlace):
         """Hand an episode over; its id. An episode with an existing id is not stored again."""
         record = episode.model_dump(mode="json", exclude={"embedding", "output", "user_id"})
         at = utc(episode.occurred_at)
-        turn = [
-            to_message("user", record, ("input",)),
-            to_message("assistant", {"id": episode.id, "output": episode.output}, ("output",)),
-        ]
+        halves = (record, {"id": episode.id, "output": episode.output})
+        turn = [RECORDS.to_message(each, limits(self.memory.settings)) for each in halves]
         await self.memory.remember(
             [{**each, "occurred_at": at} for each in turn],
             session_id=episode.session_id,
@@ -200,7 +199,7 @@ def _key(episode_id: str) -> str:
 
 
 def _messages(said: Said) -> list[Message]:
-    record = from_episode(said) or {}
+    record = RECORDS.from_episode(said) or {}
     text = str(record.get("input", record.get("output", said.content)))
     messages = [Message(role=Role(said.role.value), content=text)] if text else []
     return messages + [Message.model_validate(each) for each in record.get("tool_transcript") or ()]
@@ -219,5 +218,5 @@ def _to_episode(found: Said, halves: Sequence[Said | None], user_id: str | None)
         )
     record: dict[str, Any] = {"output": "", "input": "", "session_id": found.scope.session_id or ""}
     for each in said:
-        record |= from_episode(each) or {}
+        record |= RECORDS.from_episode(each) or {}
     return Episode.model_validate({**record, "user_id": user_id})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from aftermind import errors
-from aftermind.integrations.message_records import from_episode
+from aftermind.integrations.message_records import Records
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode, Match
@@ -14,6 +14,12 @@ from aftermind.types import Episode, Match
 RANK_OFFSET = 60  # of reciprocal rank fusion, as in loomflow
 FUSED_EPISODES = 40  # of each search at least: one in the middle of both lists can be better than the first of one
 MAX_FUSED_EPISODES = 500  # of each search: a recall returns at most 1,000 messages, and an episode is two
+
+RECORDS = Records(
+    framework="loomflow",
+    role=lambda record: "user" if "input" in record else "assistant",
+    text_at=lambda record: ("input",) if "input" in record else ("output",),
+)
 
 
 async def search_weighted(
@@ -43,7 +49,7 @@ async def search_weighted(
 
 def episode_id(said: Episode) -> str:
     """The id of loomflow's episode that a message is half of; its own if another part of the program remembered it."""
-    record = from_episode(said)
+    record = RECORDS.from_episode(said)
     return str(said.id) if record is None or "id" not in record else str(record["id"])
 
 

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from aftermind.api.turn_builder import split_turn
+from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import recalled_text
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode
@@ -59,8 +59,9 @@ class AftermindSession:
         Raises `InvalidMessage`, and `MessageTooLarge` for one of more than 256 KiB: then none is added.
         """
         if items:
-            turn = [to_message(_role(each), each, _text_at(each)) for each in items]
-            for part, _ in split_turn(turn, self.memory.settings):
+            settings = self.memory.settings
+            turn = [RECORDS.to_message(each, limits(settings), is_cut=False) for each in items]
+            for part, _ in split_turn(turn, settings):
                 await self.memory.remember(part, session_id=self.session_id, **self._owner)
 
     async def pop_item(self) -> TResponseInputItem | None:
@@ -165,9 +166,12 @@ def _text(item: Mapping[str, Any]) -> str:
     return "\n".join(part["text"] for part in content or () if isinstance(part, dict) and part.get("text"))
 
 
+RECORDS = Records(framework="openai-agents", role=_role, text_at=_text_at)
+
+
 def _to_item(episode: Episode) -> TResponseInputItem:
     """The item of an episode; a message where another part of the program has remembered it."""
-    found = from_episode(episode)
+    found = RECORDS.from_episode(episode)
     if found is not None:
         return found
     role = "user" if episode.role.value == "tool" else episode.role.value

@@ -5,15 +5,19 @@ from datetime import datetime
 from typing import Any
 
 from aftermind import errors
+from aftermind.api.turn_builder import limits
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, standing, to_message
+from aftermind.integrations.message_records import Records, read_session, standing
 from aftermind.memory import Memory
 from aftermind.types import Episode, Json
 
 with extra("tframex"):
     from tframex import BaseMemoryStore
     from tframex.models.primitives import Message
+
+RECORDS = Records(framework="tframex", role=lambda record: str(record["role"]), text_at=lambda record: ("content",))
+MAX_CALLS_CHARACTERS = 2_000  # that metadata has besides the record
 
 
 class AftermindMemoryStore(BaseMemoryStore):
@@ -47,8 +51,8 @@ class AftermindMemoryStore(BaseMemoryStore):
     async def add_message(self, message: Message) -> None:
         """Remember a message."""
         record = message.model_dump(mode="json", exclude_none=True)
-        turn = to_message(message.role, record, ("content",))
-        turn["metadata"] |= self.metadata
+        metadata = {**_of_tools(record), **self.metadata}
+        turn = RECORDS.to_message(record, limits(self.memory.settings), metadata=metadata)
         await self.memory.remember(turn, session_id=self.session_id, **self._whose())
 
     async def get_history(
@@ -120,6 +124,14 @@ class AftermindMemoryStore(BaseMemoryStore):
         return {"user_id": self.user_id, "namespace": self.namespace}
 
 
+def _of_tools(record: dict[str, Any]) -> dict[str, Json]:
+    """What `context_window` keeps a call and its results together by; of long calls the ids alone."""
+    found = {name: record[name] for name in ("tool_calls", "tool_call_id") if record.get(name)}
+    if len(str(found)) > MAX_CALLS_CHARACTERS:
+        found["tool_calls"] = [{"id": each["id"]} for each in record["tool_calls"]]
+    return found
+
+
 def _to_message(episode: Episode) -> Message:
-    record = from_episode(episode) or {"role": episode.role.value, "content": episode.content}
-    return Message.model_validate(record)
+    plain = {"role": episode.role.value, "content": episode.content}
+    return Message.model_validate(RECORDS.from_episode(episode) or plain)

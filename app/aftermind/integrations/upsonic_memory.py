@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aftermind import errors
-from aftermind.api.turn_builder import split_turn
+from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
 from aftermind.integrations.message_records import read_session
@@ -77,7 +77,9 @@ class Memory(upsonic.storage.memory.memory.Memory):
                 return
             if await self._checkpoint(output.run_id) is not None:
                 await self._keep_run(output)
-            turn = [message for each in output.messages or () if (message := to_chat_message(each)) is not None]
+            bounds = limits(self.aftermind.settings)
+            found = (to_chat_message(each, bounds) for each in output.messages or ())
+            turn = [message for message in found if message is not None]
             if turn and self.saved_kinds:
                 run_key, said = f"upsonic:{output.run_id}", self.storage.with_expiry(turn)
                 for part, key in split_turn(said, self.aftermind.settings, idempotency_key=run_key):

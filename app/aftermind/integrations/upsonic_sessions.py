@@ -1,19 +1,47 @@
 """A user's sessions as a storage of Upsonic, and its messages as messages of Aftermind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aftermind.api.turn_builder import split_turn
+from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import from_episode, read_session, to_message
+from aftermind.integrations.message_records import Records, read_session
 from aftermind.integrations.upsonic_storages import AftermindStorage, blocking
 from aftermind.types import Episode
+from aftermind.types.validation import Limits, without_inline_data
 
 with extra("upsonic"):
     from upsonic.messages.messages import ModelMessage, ModelMessagesTypeAdapter, ModelRequest, SystemPromptPart
     from upsonic.session.agent import AgentSession
 
 TEXTS = ("user-prompt", "text", "tool-return")  # kinds of parts whose text is remembered, the first that there is
+
+
+def _kinds(record: Mapping[str, Any]) -> list[str]:
+    return [each["part_kind"] for each in record["parts"]]
+
+
+def _role(record: Mapping[str, Any]) -> str:
+    return "assistant" if record["kind"] == "response" else "tool" if "tool-return" in _kinds(record) else "user"
+
+
+def _text_at(record: Mapping[str, Any]) -> Sequence[str | int]:
+    kinds = _kinds(record)
+    return ("parts", next((kinds.index(kind) for kind in TEXTS if kind in kinds), 0), "content")
+
+
+def _without_files(value: Any) -> Any:  # Any: JSON of any shape
+    """With the kind, length and digest of each image and file as text: models refuse a file that is no file."""
+    if isinstance(value, list):
+        return [_without_files(each) for each in value]
+    if not isinstance(value, dict):
+        return without_inline_data(value)
+    if value.get("kind") == "binary":
+        return f"{value['media_type']} {without_inline_data(value['data'])}"
+    return {name: _without_files(each) for name, each in value.items()}
+
+
+RECORDS = Records(framework="upsonic", role=_role, text_at=_text_at, shorten=_without_files)
 
 
 class SessionStorage(AftermindStorage):
@@ -46,8 +74,10 @@ class SessionStorage(AftermindStorage):
         """
         whose = self.whose(self._user_memory.user_id)
         stored = await read_session(self.memory, session.session_id, None, **whose)
-        wanted = [message for each in session.messages or () if (message := to_chat_message(each)) is not None]
-        dropped, added = _difference(stored, wanted)
+        bounds = limits(self.memory.settings)
+        found = (to_chat_message(each, bounds) for each in session.messages or ())
+        wanted = [message for message in found if message is not None]
+        dropped, added = _difference(stored, wanted, bounds)
         if added:
             saved = self._user_memory.saved_kinds
             for part, _ in split_turn(self.with_expiry(added), self.memory.settings):
@@ -66,33 +96,32 @@ class SessionStorage(AftermindStorage):
     delete_session = blocking(adelete_session)
 
 
-def to_chat_message(message: ModelMessage) -> dict[str, Any] | None:
+def to_chat_message(message: ModelMessage, bounds: Limits) -> dict[str, Any] | None:
     """A chat message, without system prompts: they are of the agent, and built for each run."""
     if isinstance(message, ModelRequest):
         message = ModelRequest(parts=[each for each in message.parts if not isinstance(each, SystemPromptPart)])
     if not message.parts:
         return None
     (record,) = ModelMessagesTypeAdapter.dump_python([message], mode="json")
-    kinds = [each["part_kind"] for each in record["parts"]]
-    at = next((kinds.index(kind) for kind in TEXTS if kind in kinds), 0)
-    role = "assistant" if record["kind"] == "response" else "tool" if "tool-return" in kinds else "user"
-    return to_message(role, record, ("parts", at, "content"))
+    return RECORDS.to_message(record, bounds)
 
 
 def to_model_message(episode: Episode) -> ModelMessage | None:
     """The message of an episode; None if it is not of Upsonic."""
-    record = from_episode(episode)
+    record = RECORDS.from_episode(episode)
     return None if record is None or "parts" not in record else ModelMessagesTypeAdapter.validate_python([record])[0]
 
 
-def _difference(stored: Sequence[Episode], wanted: list[dict[str, Any]]) -> tuple[list[Episode], list[dict[str, Any]]]:
+def _difference(
+    stored: Sequence[Episode], wanted: list[dict[str, Any]], bounds: Limits
+) -> tuple[list[Episode], list[dict[str, Any]]]:
     """Upsonic's episodes without the longest beginning of the wanted messages, in order; and the rest of those."""
     dropped, kept = [], 0
     for episode in stored:
         message = to_model_message(episode)
         if message is None:
             continue
-        if kept < len(wanted) and to_chat_message(message) == wanted[kept]:
+        if kept < len(wanted) and to_chat_message(message, bounds) == wanted[kept]:
             kept += 1
         else:
             dropped.append(episode)

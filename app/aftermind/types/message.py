@@ -16,6 +16,19 @@ from aftermind.types.uuid7 import uuid7s
 Json = Any  # JSON as decoded: checked once where it enters (types.normalise), so a recursive alias would only add casts
 
 
+RESERVED = "aftermind."  # metadata of messages: names that begin so are refused from callers
+RECORD = f"{RESERVED}record"
+
+
+class FrameworkRecord(str):
+    """A message of an agent framework as JSON, in the metadata under `RECORD`, as only integrations set it.
+
+    What arrives as JSON never has this type, so callers of the HTTP API and models that call tools cannot write one.
+    """
+
+    __slots__ = ()
+
+
 class Role(StrEnum):
     """The role of a speaker."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from aftermind import errors
-from aftermind.types.message import Json, Message, Role
+from aftermind.types.message import RECORD, RESERVED, FrameworkRecord, Json, Message, Role
 from aftermind.types.timestamps import why_unusable
 
 Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat message holds; each key is checked below
@@ -98,10 +98,10 @@ def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message
     if size > limits.message_bytes:
         raise errors.MessageTooLarge(size, limits.message_bytes, index=index)
     return Message(
-        role=_role(message.role, index),
+        role=to_role(message.role, index),
         content=content,
         name=_name(message.name, index),
-        metadata=_metadata(message.metadata, limits, index),
+        metadata=message_metadata(message.metadata, limits, index),
         occurred_at=_moment("occurred_at", message.occurred_at, index, latest=now + limits.future),
         expires_at=_moment("expires_at", message.expires_at, index, after=now),
     )
@@ -166,16 +166,20 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
-            attachments.append(_reference(part, REFERENCE_DEPTH))
+            attachments.append(without_inline_data(part))
         else:
             raise errors.InvalidMessage("content", part, "a part of an unsupported type.", index=index)
     return "\n".join(texts), attachments
 
 
-def _reference(part: Any, depth: int) -> Any:  # Any: JSON of any shape; depth and kinds are checked with the metadata
-    """The part without what it carries inline: an image of a megabyte is not memory, that it was there is."""
+def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH) -> Any:  # Any: JSON of any shape
+    """The part with its length and SHA-256 in place of each long text: an image of a megabyte is not memory, that it
+    was there is.
+    """
     if isinstance(part, Mapping) and depth:
-        return {key: _reference(value, depth - 1) for key, value in part.items()}
+        return {key: without_inline_data(value, depth - 1) for key, value in part.items()}
+    if isinstance(part, list) and depth:
+        return [without_inline_data(each, depth - 1) for each in part]
     if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
         digest = hashlib.sha256(part.encode("utf-8", "replace")).hexdigest()
         head = part.partition(",")[0] if part.startswith("data:") else ""
@@ -183,7 +187,8 @@ def _reference(part: Any, depth: int) -> Any:  # Any: JSON of any shape; depth a
     return part
 
 
-def _role(role: object, index: int) -> Role:
+def to_role(role: object, index: int = 0) -> Role:
+    """The role by its name, also by those of other libraries. Raises `InvalidMessage`."""
     if isinstance(role, Role):
         return role
     if isinstance(role, str):
@@ -207,7 +212,7 @@ def _name(name: object, index: int) -> str | None:
 def _text(value: object, field: str, index: int) -> str:
     if not isinstance(value, str):
         raise errors.InvalidMessage(field, value, f"it is text, not {type(value).__name__}.", index=index)
-    return _clean(value)
+    return clean_text(value)
 
 
 def _message_size(message: Message) -> int:
@@ -222,7 +227,8 @@ def _size(text: str, limit: int) -> int:
     return len(text) if len(text) * 4 <= limit else len(text.encode())
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
+    """The text as it is stored: without NUL characters, and with U+FFFD for lone surrogates."""
     if text.isascii() and "\x00" not in text:
         return text
     if "\x00" in text:
@@ -237,6 +243,18 @@ def _clean(text: str) -> str:
 def json_object(given: object, limits: Limits) -> dict[str, Json]:
     """A JSON object within the bounds of metadata: depth, size, 63-bit integers. Raises `InvalidMessage`."""
     return _metadata(given, limits, 0)
+
+
+def message_metadata(given: Mapping[str, Json], limits: Limits, index: int = 0) -> dict[str, Json]:
+    """Metadata of a message. Raises `InvalidMessage`, also for reserved names: integrations alone set their values."""
+    metadata = _metadata(given, limits, index)
+    for name in metadata:
+        if name.startswith(RESERVED) and not (name == RECORD and isinstance(given.get(name), FrameworkRecord)):
+            why = f"names that begin with {RESERVED!r} are reserved. Use another name."
+            raise errors.InvalidMessage("metadata", name, why, index=index)
+    if RECORD in metadata:
+        metadata[RECORD] = given[RECORD]  # with its type: a split turn is checked again
+    return metadata
 
 
 def _metadata(metadata: object, limits: Limits, index: int) -> dict[str, Json]:
@@ -259,11 +277,11 @@ def _cleaned(value: Any, depth: int, limit: int, index: int) -> Any:  # Any: JSO
     if depth < 0:
         raise errors.InvalidMessage("metadata", "…", f"metadata nests at most {limit} deep.", index=index)
     if isinstance(value, str):
-        return _clean(value)
+        return clean_text(value)
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise errors.InvalidMessage("metadata", value, "the keys of a JSON object are text.", index=index)
-        return {_clean(key): _cleaned(item, depth - 1, limit, index) for key, item in value.items()}
+        return {clean_text(key): _cleaned(item, depth - 1, limit, index) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_cleaned(item, depth - 1, limit, index) for item in value]
     if value is None or isinstance(value, bool | int | float):

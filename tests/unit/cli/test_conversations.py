@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from aftermind import errors
 from aftermind.cli.importers import BadLine, FileTurn, read
+from aftermind.integrations.message_records import Records
 from aftermind.types import Message, Role
+from aftermind.types.validation import Limits, normalise
 
 
 def _file(folder: Path, *lines: object, name: str = "chat.jsonl") -> Path:
@@ -198,6 +201,21 @@ def test_nothing_is_made_again_of_an_exported_message_that_was_undone(tmp_path: 
     turns = _turns(_file(tmp_path, {"scope": scope, "episodes": episodes}))
 
     assert [turn.save for turn in turns] == [tuple(every), ("history",)]
+
+
+def test_an_exported_message_of_a_framework_can_be_remembered_again(tmp_path: Path) -> None:
+    records = Records(framework="f", role=lambda record: str(record["role"]), text_at=lambda record: ("text",))
+    message = records.to_message({"role": "user", "text": "Hi.", "id": 7}, Limits())
+    scope = {"namespace": "default", "user_id": "alice", "session_id": "s", "agent_id": None}
+    episode = {"id": "1", **message, "scope": scope, "keep": ["history"], "mark": None}
+
+    (exported,) = _turns(_file(tmp_path, {"scope": scope, "episodes": [episode]}))
+    (foreign,) = _turns(_file(tmp_path, {"messages": [message]}, name="other.jsonl"))
+
+    (again,) = normalise(exported.messages, Limits(), now=datetime.now(UTC))
+    assert again.metadata == message["metadata"]
+    with pytest.raises(errors.InvalidMessage, match="reserved"):
+        normalise(foreign.messages, Limits(), now=datetime.now(UTC))
 
 
 def test_empty_lines_and_a_byte_order_mark_are_no_lines(tmp_path: Path) -> None:
