@@ -438,12 +438,14 @@ class Memory:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 100,
+        undone: bool = True,
         before: Episode | tuple[int, EpisodeId] | int | None = None,
     ) -> list[Episode]:
         """Episodes that fit every filter: the best matches of a query, best first, else the newest, oldest first.
 
         Filters are those of `recall`, and `session_id` and `agent_id`. Without a query `before` pages back,
-        as in `history`. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
+        as in `history`, and `undone` False leaves out what was undone, which a query never finds. Raises
+        `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         filters = RecallOptions(
@@ -455,7 +457,7 @@ class Memory:
             chosen: RecallOptions = {**filters, "limit": limit, "load": ("history",)}
             asked = Query.checked(query, scope, **chosen)
             return [each.item for each in await self._parts.recall.scored(asked) if isinstance(each.item, Episode)]
-        wanted = Query.checked("", scope, **filters).wanted
+        wanted = replace(Query.checked("", scope, **filters).wanted, undone=undone)
         return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 
     async def get(

@@ -22,6 +22,7 @@ from aftermind import Memory, Message, Settings
 from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from aftermind.integrations.message_records import Records
+from aftermind.testing import drain
 from aftermind.types.validation import Limits
 from tests.fundamentals.conftest import as_environment
 from tests.integrations.attacks import assert_attacks_stay_data
@@ -124,8 +125,11 @@ async def test_an_undone_memory_is_not_listed() -> None:
     async with memory_of_one_process() as memory, Client(make_server(memory, user_id="alice")) as client:
         await memory.remember(["I live in Oslo.", "I like tea."], user_id="alice")
         await undo_oldest(memory, user_id="alice")
+        newest = await memory.remember("I like jazz.", user_id="alice")
+        await drain(memory, user_id="alice")
+        await memory.undo(newest.episode_ids[0], user_id="alice")
 
-        for tool, options in (("list_memories", {"limit": 1}), ("search_memories", {"query": " "})):
+        for tool, options in (("list_memories", {"limit": 1}), ("search_memories", {"query": " ", "limit": 1})):
             assert [each["text"] for each in await call(client, tool, **options)] == ["I like tea."]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from aftermind.api.forget_and_export import Forgot
 from aftermind.integrations.extras import extra
 from aftermind.integrations.mcp_access import Access, Owner, Work, reports
-from aftermind.integrations.message_records import read_session, replace_episodes, standing
+from aftermind.integrations.message_records import read_session, replace_episodes
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt, Step, StepState
 from aftermind.types import Block, Episode, Fact, Json
@@ -68,8 +68,9 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         ctx: Context, query: str, session_id: str | None = None, limit: Limit = 10
     ) -> list[dict[str, Any]]:
         """The messages that fit a query best."""
-        found = await memory.search(query, session_id=session_id, limit=limit, **await whose(ctx, Right.READ))
-        return [_episode(each) for each in standing(found)]
+        owner = await whose(ctx, Right.READ)
+        found = await memory.search(query, session_id=session_id, limit=limit, undone=False, **owner)
+        return [_episode(each) for each in found]
 
     @tool(READS)
     async def list_memories(

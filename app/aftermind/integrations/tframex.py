@@ -8,7 +8,7 @@ from aftermind import errors
 from aftermind.api.turn_builder import limits
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
-from aftermind.integrations.message_records import Records, read_session, standing
+from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
 from aftermind.types import Episode, Json
 
@@ -93,9 +93,10 @@ class AftermindMemoryStore(BaseMemoryStore):
             since=since,
             until=until,
             limit=limit,
+            undone=False,
             **self._whose(),
         )
-        return [_to_message(each) for each in standing(found)]
+        return [_to_message(each) for each in found]
 
     async def clear(self) -> None:
         """Forget the session, with everything derived from it."""

@@ -39,3 +39,14 @@ async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
         )
 
     assert "".join(each.content for each in read) == found
+
+
+async def test_a_search_for_the_newest_leaves_out_what_was_undone_before_it_counts() -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        await memory.remember(list("abc"), user_id="ann", session_id="s")
+        await drain(memory, user_id="ann")
+        newest = (await memory.history(user_id="ann"))[-1]
+        await memory.undo(newest.id, user_id="ann")
+
+        assert [each.content for each in await memory.search(limit=1, user_id="ann")] == ["c"]
+        assert [each.content for each in await memory.search(limit=1, undone=False, user_id="ann")] == ["b"]
