@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from inspect import Parameter, signature
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import definable.memory
@@ -25,12 +26,13 @@ from aftermind.integrations.definable import (
     RunContext,
     SQLiteMemoryStore,
 )
-from aftermind.integrations.definable_store import PARAMETERS
+from aftermind.integrations.definable_store import PARAMETERS, STORES
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
 from tests.integrations.pages import run_examples
 from tests.integrations.undone import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
+from tests.support.waiting import PATIENCE_SECONDS
 
 SAID = [
     Message(role="system", content="Be brief."),
@@ -176,6 +178,18 @@ async def test_an_update_changes_an_atom_of_its_user_alone(memory: Memory) -> No
         await store.update_atom(atoms["bob"], user_id="alice", confidence=0.9)
 
 
+async def test_every_atom_of_a_user_is_read_and_updated() -> None:
+    async with memory_of_one_process() as memory:
+        store = AftermindStore(memory)
+        first = await memory.facts.add("user", "likes", "jazz", confidence=0.5, user_id="alice")
+        for number in range(1_001):
+            await memory.facts.add("user", "likes", f"tea {number}", user_id="alice")
+
+        await store.update_atom(str(first.id), user_id="alice", confidence=0.9)
+
+        assert len(await store.get_atoms(user_id="alice", limit=5_000)) == 1_002
+
+
 class Sees(MockModel):
     """A model that keeps what it was sent."""
 
@@ -249,6 +263,51 @@ def test_runs_of_blocking_code_keep_every_turn(settings: Settings) -> None:
         "And I like tea.",
         "Where do I live?",
     ]
+
+
+def test_runs_in_other_threads_do_not_wait_for_each_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(settings=settings)
+    agent = Agent(model=MockModel(responses=["Noted."] * 2), memory=cognitive(memory))
+    is_answered = Event()
+    is_own: list[bool] = []  # of each task that a run has waited for
+    remember, wait = memory.remember, asyncio.wait
+
+    async def wait_and_note(tasks: Any, **options: Any) -> Any:
+        is_own.extend(each.get_loop() is asyncio.get_running_loop() for each in tasks)
+        return await wait(tasks, **options)
+
+    async def remember_after_the_other_run(*args: Any, user_id: str, **options: Any) -> Any:
+        """The first run's turn is handed over only after the other thread's run has ended."""
+        if user_id == "alice":
+            threads[1].start()
+            assert await asyncio.to_thread(is_answered.wait, PATIENCE_SECONDS)
+        return await remember(*args, user_id=user_id, **options)
+
+    def run(user: str, text: str) -> None:
+        agent.run(text, user_id=user)
+        if user == "bob":
+            is_answered.set()
+
+    monkeypatch.setattr(asyncio, "wait", wait_and_note)
+    monkeypatch.setattr(memory, "remember", remember_after_the_other_run)
+    threads = [Thread(target=run, args=given) for given in (("alice", "I live in Oslo."), ("bob", "I like tea."))]
+    threads[0].start()
+    for thread in threads:
+        thread.join()
+
+    async def stored(user: str) -> str:
+        return (await memory.history(user_id=user))[0].content
+
+    async def stored_of_both() -> list[str]:
+        try:
+            return [await stored("alice"), await stored("bob")]
+        finally:
+            await memory.close()
+
+    assert is_answered.is_set()
+    assert is_own
+    assert all(is_own)
+    assert asyncio.run(stored_of_both()) == ["I live in Oslo.", "I like tea."]
 
 
 def keep_context(contexts: list[Any]) -> Any:
@@ -329,6 +388,20 @@ def test_a_store_of_definable_is_one_of_aftermind(
 
 def _defaults(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
     return {name: each.default for name, each in parameters.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "namespace"),
+    [
+        ("PostgresMemoryStore", {"db_url": "inmemory"}, None),
+        ("PostgresMemoryStore", {"db_url": "inmemory", "table_prefix": "memory_"}, None),
+        ("PostgresMemoryStore", {"db_url": "inmemory", "table_prefix": "app1_"}, "app1_"),
+        ("ChromaMemoryStore", {"collection_prefix": "app1_"}, "app1_"),
+        ("PostgresMemoryStore", {"db_url": "inmemory", "table_prefix": "app1_", "namespace": "mine"}, "mine"),
+    ],
+)
+def test_a_prefix_of_tables_separates_users(name: str, given: dict[str, Any], namespace: str | None) -> None:
+    assert STORES[name](**given).namespace == namespace
 
 
 def test_parameters_of_a_store_that_could_have_no_effect_are_refused() -> None:

@@ -1,6 +1,7 @@
 """The drop-in for loomflow: its documented calls, with loomflow's own agent."""
 
 import ast
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +107,23 @@ async def test_an_undone_message_is_in_no_session_and_no_episode() -> None:
 
         assert [each.content for each in await mem.session_messages("s1", user_id="alice")] == ["Noted."]
         assert "Oslo" not in str((await mem.export(user_id="alice")).episodes)
+
+
+async def test_first_appends_to_a_block_at_the_same_time_are_all_kept(memory: Memory) -> None:
+    mem = AftermindMemory(memory)
+    await asyncio.gather(*(mem.append_block("human", text, user_id="alice") for text in ("tea", "jazz")))
+
+    (block,) = await mem.working(user_id="alice")
+    assert sorted(block.content.split("\n")) == ["jazz", "tea"]
+
+
+async def test_a_profile_counts_every_fact() -> None:
+    async with memory_of_one_process() as memory:
+        mem = AftermindMemory(memory)
+        for number in range(1_005):
+            await memory.facts.add("user", "likes", f"tea {number}", user_id="alice")
+
+        assert (await mem.profile(user_id="alice")).fact_count == 1_005
 
 
 async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Memory) -> None:
@@ -255,10 +273,13 @@ class Sees(EchoModel):
 EPISODE = re.compile(r"- \[\S+\] (['\"].*['\"]) -> (['\"].*['\"])")
 
 
+BLOCK = re.compile(r"""<block name=("[^"<>\n]*"|'[^'<>\n]*')>\n[^<>]*\n</block>""")
+
+
 def split_seed(prompt: str) -> tuple[str, str]:
     """A block is an element, a fact a line, an episode a line with two literals of Python: what there is but these."""
     rest, said = [], ""
-    for line in re.sub(r"<human>\n(.*?)\n</human>", "", prompt, count=1, flags=re.DOTALL).splitlines():
+    for line in BLOCK.sub("", prompt, count=1).splitlines():
         if found := EPISODE.fullmatch(line):
             said += "".join(map(ast.literal_eval, found.groups()))
         elif not re.fullmatch(r"(system: )?(Known facts:|Relevant past episodes:|)|- user says [^<>]*", line):
@@ -273,7 +294,8 @@ async def test_attacks_stay_in_their_place_of_the_seed(memory: Memory) -> None:
     async def tell(user: str, message: Message) -> None:
         await memory.remember([message], user_id=user)
         await memory.facts.add("user", "says", message.content, user_id=user)
-        await mem.update_block("human", message.content, user_id=user)
+        name = message.content.replace("\x00", "").encode("utf-8", "replace")[:128].decode("utf-8", "ignore")
+        await mem.update_block(name, message.content, user_id=user)
 
     async def ask(user: str, question: str) -> tuple[str, str]:
         (said,) = await memory.history(user_id=user)

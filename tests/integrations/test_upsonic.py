@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import upsonic.storage
+from pydantic import SecretStr
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from upsonic import Agent, Task
@@ -26,6 +27,7 @@ from upsonic.messages.messages import (
 from upsonic.models import Model
 from upsonic.run.agent.output import AgentRunOutput
 from upsonic.run.base import RunStatus
+from upsonic.run.pipeline.stats import PipelineExecutionStats
 from upsonic.usage import RequestUsage
 
 import aftermind
@@ -226,6 +228,9 @@ async def test_sessions_are_listed_found_and_deleted(busy: aftermind.Memory) -> 
     assert await mem.delete_session_async() is True
     assert await mem.get_session_async() is None
     assert await mem.delete_session_async() is False
+    await mem.save_session_async(run_of("r2", said("Delete it."), status=RunStatus.paused))
+    assert await mem.delete_session_async() is True
+    assert await mem.load_run_async("r2") is None
 
 
 async def test_a_paused_run_is_resumed_by_another_memory_also_with_all_flags_off(memory: aftermind.Memory) -> None:
@@ -240,6 +245,11 @@ async def test_a_paused_run_is_resumed_by_another_memory_also_with_all_flags_off
 
     await off.save_session_async(run_of("r1", said("Delete it."), noted()))
     assert await off.load_resumable_run_async("r1") is None
+    resumed = run_of("r2", said("Delete it."), status=RunStatus.paused)
+    await off.save_session_async(resumed)
+    resumed.status, resumed.execution_stats = RunStatus.completed, PipelineExecutionStats(total_steps=9, resumed_from=4)
+    await other.save_session_async(resumed)  # by a memory that has not read the state
+    assert await off.load_resumable_run_async("r2") is None
     completed = await off.load_run_async("r1")
     assert completed is not None
     assert completed.output.status is RunStatus.completed
@@ -351,6 +361,7 @@ def test_a_storage_of_upsonic_is_a_store_of_aftermind(name: str, given: dict[str
         ("MongoStorage", {"db_name": "upsonic_db"}, "db_url"),
         ("RedisStorage", {"redis_client": object()}, "db_url"),
         ("Mem0Storage", {"config": object()}, "api_key"),
+        ("Mem0Storage", {"host": "h:8888", "api_key": "k"}, "http://"),
     ],
 )
 def test_parameters_of_a_storage_that_could_have_no_effect_are_refused(
@@ -358,6 +369,36 @@ def test_parameters_of_a_storage_that_could_have_no_effect_are_refused(
 ) -> None:
     with pytest.raises(errors.InvalidSettings, match=remedy):
         PARAMETERS[name].place(**given)
+
+
+def test_the_environment_moves_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("db_url", "postgresql://u:p@host/db")
+
+    assert PARAMETERS["SqliteStorage"].place(db_file="m.db") == "sqlite:m.db"
+
+
+@pytest.mark.parametrize("seconds", ["60", 0, -1, True, 1e300, float("nan")])
+def test_an_expiry_that_is_no_number_of_seconds_is_refused(seconds: Any) -> None:
+    with pytest.raises(errors.InvalidSettings, match="expire"):
+        upsonic_drop_in.RedisStorage(expire=seconds)
+
+
+def test_a_schema_separates_users() -> None:
+    assert upsonic_drop_in.PostgresStorage("inmemory", db_schema="app1").namespace == "app1"
+    assert upsonic_drop_in.PostgresStorage("inmemory").namespace is None
+
+
+async def test_a_turn_is_remembered_while_the_database_is_down(memory: aftermind.Memory, settings: Settings) -> None:
+    nowhere = SecretStr("postgresql://u:p@127.0.0.1:1/none")
+    down = settings.model_copy(update={"database_url": nowhere, "replica_urls": ()})
+    async with aftermind.Memory(settings=down) as without_database:
+        mem = memory_of(without_database)
+        await mem.save_session_async(run_of("r1", said("I live in Oslo."), noted()))
+        await mem.save_session_async(run_of("r2", said("Delete it."), status=RunStatus.paused))  # its state is lost
+        await mem.save_session_async(run_of("r2", said("Delete it."), noted()))
+
+    texts = [each.content for each in await memory.history(user_id="alice")]
+    assert texts == ["I live in Oslo.", "Noted.", "Delete it.", "Noted."]
 
 
 async def test_messages_of_a_storage_that_expires_are_gone_after_it(redis_url: str) -> None:

@@ -3,6 +3,7 @@
 All names of Definable's agents, memory and run events are here.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -111,12 +112,13 @@ class Agent(definable.agents.Agent):
 
     def __init__(self, **options: Any) -> None:
         self._updates: dict[str, MemoryUpdateCompletedEvent | None] = {}  # by run, of the streams that are open
+        self._writes: dict[str, asyncio.Task[None]] = {}  # by run, until its turn was handed over
         super().__init__(**options)
 
     async def arun(self, *args: Any, **options: Any) -> Any:
         """A run; see Definable's `Agent.arun`."""
         output = await super().arun(*args, **options)
-        await self._drain_memory_tasks()
+        await self._wait_for_write(output.run_id)
         return output
 
     async def arun_stream(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
@@ -128,12 +130,35 @@ class Agent(definable.agents.Agent):
                     run_id = event.run_id
                     self._updates[run_id] = None
                 yield event
-            await self._drain_memory_tasks()
+            await self._wait_for_write(run_id)
             completed = self._updates.get(run_id) if run_id else None
             if completed is not None:
                 yield completed
         finally:
             self._updates.pop(run_id or "", None)
+
+    def _memory_store(self, new_messages: list[Any], context: Any) -> list[Any]:
+        events: list[Any] = super()._memory_store(new_messages, context)
+        loop, pending = asyncio.get_running_loop(), self._pending_memory_tasks
+        # Definable waits for the tasks of all runs, also of loops in other threads, which cannot wake this one.
+        task = next((each for each in pending if each.get_loop() is loop), None)
+        if task is not None:
+            pending.remove(task)
+            self._writes[context.run_id] = task
+            task.add_done_callback(lambda _: self._writes.pop(context.run_id, None))
+        return events
+
+    async def _wait_for_write(self, run_id: str | None) -> None:
+        task = self._writes.get(run_id or "")
+        if task is not None:
+            await asyncio.wait([task])
+
+    async def _ashutdown(self) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [each for each in list(self._writes.values()) if each.get_loop() is loop]  # of streams that were left
+        if tasks:
+            await asyncio.wait(tasks)
+        await super()._ashutdown()
 
     def _emit(self, event: Any) -> None:
         if isinstance(event, MemoryUpdateCompletedEvent) and event.run_id in self._updates:

@@ -22,6 +22,7 @@ with extra("definable", python=(3, 12)):
 KEPT = ("topics", "sentiment", "token_count", "compression_stage")  # of an episode, besides its text, if they are set
 TRIPLE = ("subject", "predicate", "object")
 RECORDS = Records(framework="definable", role=lambda record: str(record["role"]), text_at=lambda record: ("content",))
+MAX_FACTS = 100_000  # of a user
 FIXED = ("id", "user_id", "session_id", "role", "created_at")
 
 
@@ -104,7 +105,7 @@ class AftermindStore(MemoryPlace):
         self, *, user_id: str | None = None, min_confidence: float = 0.1, limit: int = 50
     ) -> list[KnowledgeAtom]:
         """The facts that are true now."""
-        found = await self.memory.facts.query(**self.whose(user_id))
+        found = await self.memory.facts.query(limit=MAX_FACTS, **self.whose(user_id))
         return [_to_atom(each) for each in found if each.confidence >= min_confidence][:limit]
 
     async def find_similar_atom(self, subject: str, predicate: str, user_id: str | None = None) -> KnowledgeAtom | None:
@@ -120,7 +121,8 @@ class AftermindStore(MemoryPlace):
         """
         _check_names(KnowledgeAtom, fields, "an atom")
         whose = self.whose(user_id)
-        old = next((each for each in await self.memory.facts.query(**whose) if str(each.id) == atom_id), None)
+        known = await self.memory.facts.query(limit=MAX_FACTS, **whose)
+        old = next((each for each in known if str(each.id) == atom_id), None)
         if old is None:
             raise errors.NotThere("the user's atom", atom_id)
         triple = {name: fields.get(name, getattr(old, name)) for name in TRIPLE}
@@ -136,7 +138,7 @@ class AftermindStore(MemoryPlace):
 
     async def get_procedures(self, *, user_id: str | None = None, min_confidence: float = 0.3) -> list[Procedure]:
         """Procedures that were learned (`learn_procedures`) or added as facts; feedback is in their confidence."""
-        found = await self.memory.facts.query(predicate=PROCEDURE, **self.whose(user_id))
+        found = await self.memory.facts.query(predicate=PROCEDURE, limit=MAX_FACTS, **self.whose(user_id))
         return [_to_procedure(each) for each in found if each.confidence >= min_confidence]
 
     async def delete_user_data(self, user_id: str) -> None:
@@ -154,6 +156,7 @@ PARAMETERS = {
     "PostgresMemoryStore": StoreParameters(
         addresses=("{db_url}", "{MEMORY_POSTGRES_URL}", ""),
         defaults={"db_url": "", "pool_size": 5, "table_prefix": "memory_"},
+        namespace="table_prefix",
     ),
     "RedisMemoryStore": StoreParameters(
         addresses=("{redis_url}",),
@@ -169,10 +172,12 @@ PARAMETERS = {
             "collection_prefix": "",
         },
         path="database",
+        namespace="collection_prefix",
     ),
     "ChromaMemoryStore": StoreParameters(
         addresses=("chroma:{persist_directory}", "inmemory"),
         defaults={"persist_directory": None, "collection_prefix": "memory_"},
+        namespace="collection_prefix",
     ),
     "QdrantMemoryStore": StoreParameters(
         addresses=(

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from xml.sax.saxutils import escape, quoteattr
 
 from aftermind.api.turn_builder import limits
-from aftermind.integrations.conversations import data_element
 from aftermind.integrations.extras import extra
-from aftermind.integrations.loomflow_facts import AftermindFacts, to_fact, utc
+from aftermind.integrations.loomflow_facts import EVERY_FACT, AftermindFacts, to_fact, utc
 from aftermind.integrations.loomflow_recall import RECORDS, episode_id, search_weighted
 from aftermind.integrations.message_records import read_session, standing
 from aftermind.integrations.store_addresses import MemoryPlace, Place
@@ -56,12 +56,8 @@ class AftermindMemory(MemoryPlace):
         await self.memory.blocks.set(name, content, **self.whose(user_id))
 
     async def append_block(self, name: str, content: str, *, user_id: str | None = None) -> None:
-        """Append to a block."""
-        found = await self.memory.blocks.get(name, **self.whose(user_id))
-        if found is None:
-            await self.update_block(name, content, user_id=user_id)
-        else:
-            await self.memory.blocks.append(name, content, **self.whose(user_id))
+        """Add a line to a block, creating it if there is none."""
+        await self.memory.blocks.append(name, content, **self.whose(user_id))
 
     async def remember(self, episode: Episode) -> str:
         """Hand an episode over; its id. An episode with an existing id is not stored again."""
@@ -134,7 +130,7 @@ class AftermindMemory(MemoryPlace):
 
     async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
         """Counts, recent sessions and sample facts of a user."""
-        episodes, facts = await self._all(user_id), await self.facts.query(limit=PAGE, user_id=user_id)
+        episodes, facts = await self._all(user_id), await self.facts.query(limit=EVERY_FACT, user_id=user_id)
         return MemoryProfile(
             user_id=user_id,
             episode_count=len(episodes),
@@ -187,11 +183,11 @@ class AftermindMemory(MemoryPlace):
 
 
 class SeedBlock(MemoryBlock):
-    """A block that is data of a prompt: its text cannot close its element."""
+    """A block that is data of a prompt: neither its name nor its text can close its element."""
 
     def format(self) -> str:
         """The text for a prompt."""
-        return data_element(self.name, self.content)
+        return f"<block name={quoteattr(self.name)}>\n{escape(self.content)}\n</block>"
 
 
 def _key(episode_id: str) -> str:

@@ -40,11 +40,13 @@ class StoreParameters:
     """The parameters of a framework's store, and the store of Aftermind that they name.
 
     `defaults` are the parameters in their order. `addresses` are templates: the first counts whose names all have a
-    value. A name is a parameter, or else a variable of the environment; `{url.scheme}` and `{url.netloc}` are parts of
-    one that is a URL of HTTP; a part in brackets is left out without a value. An empty template is the store of the
-    settings of Aftermind. `path` is the parameter with the path of the URL, if that has none; `key_prefix` the one with
-    the prefix of keys in Redis, `lifetime` the one with the seconds after which a message expires. `refused` are
-    parameters that must have an effect and cannot, with the remedy; all others have none.
+    value. A name is a parameter, in capitals also a variable of the environment; `{url.scheme}` and `{url.netloc}` are
+    parts of one that is a URL of HTTP; a part in brackets is left out without a value. An empty template is the store
+    of the settings of Aftermind. `path` is the parameter with the path of the URL, if that has none; `key_prefix` the
+    one with the prefix of keys in Redis, `lifetime` the one with the seconds after which a message expires, `namespace`
+    the one that separates programs in one database: a value other than the default is the namespace. `with_scheme` are
+    parameters that must be a URL of HTTP, `refused` those that must have an effect and cannot, with the remedy; all
+    others have none.
     """
 
     addresses: tuple[str, ...]
@@ -52,6 +54,8 @@ class StoreParameters:
     path: str = ""
     key_prefix: str = ""
     lifetime: str = ""
+    namespace: str = ""
+    with_scheme: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, *args: Any, **named: Any) -> str | dict[str, Any] | None:
@@ -80,7 +84,27 @@ class StoreParameters:
         for name, why in self.refused.items():
             if given.get(name):
                 raise errors.InvalidSettings(name, type(given[name]).__name__, why)
+        for name in self.with_scheme:
+            if given.get(name) and not _is_http(given[name]):
+                raise errors.InvalidSettings(name, given[name], "it must begin with http:// or https://.")
         return {name: value for name, value in {**self.defaults, **given}.items() if value not in (None, "")}
+
+    def message_lifetime(self, values: Mapping[str, Any]) -> timedelta | None:
+        """After which a message expires; None if it does not. Raises `InvalidSettings`."""
+        seconds = values.get(self.lifetime)
+        if seconds is None:
+            return None
+        try:
+            if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds > 0:
+                return timedelta(seconds=seconds)
+        except (OverflowError, ValueError):
+            pass
+        raise errors.InvalidSettings(self.lifetime, seconds, "it is a number of seconds above 0.")
+
+    def namespace_of(self, values: Mapping[str, Any]) -> str | None:
+        """The namespace that a parameter names, None for its default."""
+        value = values.get(self.namespace)
+        return None if value == self.defaults.get(self.namespace) else value
 
 
 def store_classes(base: type[MadePlace], stores: Mapping[str, StoreParameters]) -> dict[str, type[MadePlace]]:
@@ -90,9 +114,11 @@ def store_classes(base: type[MadePlace], stores: Mapping[str, StoreParameters]) 
 
 def _store_class(base: type[MadePlace], name: str, parameters: StoreParameters) -> type[MadePlace]:
     def init(self: MadePlace, *args: Any, namespace: str | None = None, **named: Any) -> None:
-        base.__init__(self, parameters.place(*args, **named), namespace=namespace)
-        seconds = parameters.values(*args, **named).get(parameters.lifetime)
-        self.message_lifetime = None if seconds is None else timedelta(seconds=seconds)
+        values = parameters.values(*args, **named)
+        lifetime = parameters.message_lifetime(values)
+        place = parameters.place(*args, **named)
+        base.__init__(self, place, namespace=namespace or parameters.namespace_of(values))
+        self.message_lifetime = lifetime
 
     doc = f"A store with the parameters of the framework's `{name}`: {', '.join(parameters.defaults) or 'none'}."
     return type(name, (base,), {"__init__": init, "__doc__": doc, "__module__": base.__module__})
@@ -112,10 +138,13 @@ def _filled(template: str, values: Mapping[str, Any]) -> str | None:
 
 def _text(name: str, values: Mapping[str, Any]) -> str | None:
     name, _, part = name.partition(".")
-    value = values.get(name, os.environ.get(name) or None)
+    value = values.get(name, os.environ.get(name) or None if name.isupper() else None)
     if part:
-        is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
-        return str(getattr(urlsplit(str(value)), part)) if is_url else None
+        return str(getattr(urlsplit(str(value)), part)) if _is_http(value) else None
     if hasattr(value, "url"):  # an engine of SQLAlchemy
         return str(value.url.render_as_string(hide_password=False))
     return quote(str(value), safe="") if name == "api_key" and value else value if value is None else str(value)
+
+
+def _is_http(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("http://", "https://"))

@@ -42,6 +42,7 @@ class Memory(upsonic.storage.memory.memory.Memory):
             "summary": self.summary_memory_enabled,
             "profile": self.user_analysis_memory_enabled,
         }
+        self._kept_runs: set[str] = set()  # whose state is stored: a completed run takes its place
         self.saved_kinds = {kind for kind, is_saved in saved.items() if is_saved}
 
     async def prepare_inputs_for_task(
@@ -68,30 +69,25 @@ class Memory(upsonic.storage.memory.memory.Memory):
         """Nothing: workers write summary and profile."""
 
     async def persist_session_async(self, output: Any, session_type: Any = None, agent_id: str | None = None) -> None:
-        """Hand the messages of a completed run over; keep the state of one that can be resumed."""
+        """Hand the messages of a completed run over; keep the state of one that can be resumed. A failure is logged."""
         if output is None:
             return
+        if output.status is RunStatus.completed:
+            try:
+                await self._remember_run(output, agent_id)
+            except errors.AftermindError:
+                log.exception("a run was not remembered", extra={"run_id": output.run_id})
         try:
             if output.status is not RunStatus.completed:
-                await self._keep_run(output)
-                return
-            if await self._checkpoint(output.run_id) is not None:
-                await self._keep_run(output)
-            bounds = limits(self.aftermind.settings)
-            found = (to_chat_message(each, bounds) for each in output.messages or ())
-            turn = [message for message in found if message is not None]
-            if turn and self.saved_kinds:
-                run_key, said = f"upsonic:{output.run_id}", self.storage.with_expiry(turn)
-                for part, key in split_turn(said, self.aftermind.settings, idempotency_key=run_key):
-                    await self.aftermind.remember(
-                        part,
-                        save=self.saved_kinds,
-                        agent_id=agent_id or output.agent_id,
-                        idempotency_key=key,
-                        **self._session(),
-                    )
+                self._kept_runs.add(output.run_id)
+                await self._keep_run(output, self._session())
+            elif output.run_id in self._kept_runs or _is_resumed(output):
+                found = await self._checkpoint(output.run_id)
+                if found is not None:
+                    await self._keep_run(output, self._session(found.scope.session_id))
+                self._kept_runs.discard(output.run_id)
         except errors.AftermindError:
-            log.exception("a run was not remembered", extra={"run_id": output.run_id})
+            log.exception("the state of a run was not kept", extra={"run_id": output.run_id})
 
     async def find_session_async(self, session_id: str | None = None) -> AgentSession | None:
         """A session of the user by its id, the own one by default, with its messages, summary and metadata; None if
@@ -130,8 +126,10 @@ class Memory(upsonic.storage.memory.memory.Memory):
 
     async def delete_session_async(self, session_id: str | None = None) -> bool:
         """Forget a session of the user, with everything derived from it; whether there was one."""
+        named = self._session(session_id)
         existed = await self.find_session_async(session_id) is not None
-        await self.aftermind.forget(**self._session(session_id))
+        existed = existed or bool(await self.aftermind.checkpoints.list(limit=1, **named))
+        await self.aftermind.forget(**named)
         return existed
 
     async def load_resumable_run_async(
@@ -146,7 +144,10 @@ class Memory(upsonic.storage.memory.memory.Memory):
     ) -> RunData | None:
         """The state of a run of the user that could not complete at first; None if there is none."""
         found = await self._checkpoint(run_id)
-        return None if found is None else RunData.from_dict(dict(found.state), deserialize_flag=True)
+        if found is None:
+            return None
+        self._kept_runs.add(run_id)
+        return RunData.from_dict(dict(found.state), deserialize_flag=True)
 
     load_run = blocking(load_run_async)
     load_resumable_run = blocking(load_resumable_run_async)
@@ -179,9 +180,25 @@ class Memory(upsonic.storage.memory.memory.Memory):
         )
         return [message for each in said if (message := to_model_message(each)) is not None]
 
-    async def _keep_run(self, output: Any) -> None:
+    async def _remember_run(self, output: Any, agent_id: str | None) -> None:
+        bounds = limits(self.aftermind.settings)
+        found = (to_chat_message(each, bounds) for each in output.messages or ())
+        turn = [message for message in found if message is not None]
+        if not turn or not self.saved_kinds:
+            return
+        run_key, said = f"upsonic:{output.run_id}", self.storage.with_expiry(turn)
+        for part, key in split_turn(said, self.aftermind.settings, idempotency_key=run_key):
+            await self.aftermind.remember(
+                part,
+                save=self.saved_kinds,
+                agent_id=agent_id or output.agent_id,
+                idempotency_key=key,
+                **self._session(),
+            )
+
+    async def _keep_run(self, output: Any, session: dict[str, Any]) -> None:
         state = RunData(output=output).to_dict(serialize_flag=True)
-        await self.aftermind.checkpoints.save(output.run_id, state, **self._session())
+        await self.aftermind.checkpoints.save(output.run_id, state, **session)
 
     async def _checkpoint(self, run_id: str) -> Any:
         found = await self.aftermind.checkpoints.get(run_id, **self._session())
@@ -192,6 +209,11 @@ class Memory(upsonic.storage.memory.memory.Memory):
 
     def _session(self, session_id: str | None = None) -> dict[str, Any]:
         return {"session_id": session_id or self.session_id, **self.storage.whose(self.user_id)}
+
+
+def _is_resumed(output: Any) -> bool:
+    """Whether Upsonic has resumed the run, in this process or another one."""
+    return output.execution_stats is not None and output.execution_stats.resumed_from is not None
 
 
 def _lines(values: Mapping[str, Any], indent: str) -> str:

@@ -14,6 +14,7 @@ _SQLITE = StoreParameters(
 _POSTGRES = StoreParameters(
     addresses=("{db_engine}", "{db_url}", ""),
     defaults=dict.fromkeys(("db_url", "db_engine", "db_schema", *list(TABLES)[:3], "create_schema", "id")),
+    namespace="db_schema",
 )
 _MONGO = StoreParameters(
     addresses=("{db_url}",),
@@ -25,6 +26,7 @@ _MEM0 = StoreParameters(
     addresses=("mem0+{host.scheme}://[{api_key}@]{host.netloc}", "mem0+https://{api_key}@api.mem0.ai", "mem0:"),
     defaults=dict.fromkeys(("memory_client", "api_key", "host", "org_id", "project_id", "config", *MEM0))
     | {"default_user_id": "upsonic_default", "id": None},
+    with_scheme=("host",),
     refused=dict.fromkeys(("memory_client", "config"), "a client of the program is not used. Give `api_key`."),
 )
 PARAMETERS = (
