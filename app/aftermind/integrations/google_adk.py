@@ -1,8 +1,10 @@
 """Google ADK: a memory service. Events are remembered once, however often their session is added."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from aftermind import errors
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import match_text
 from aftermind.integrations.extras import extra
@@ -11,6 +13,7 @@ from aftermind.memory import Memory
 from aftermind.types import Episode, ItemWrite, Match
 from aftermind.types.message import keyed_ids
 from aftermind.types.scope import Scope
+from aftermind.types.validation import without_inline_data
 
 with extra("google-adk"):
     from google.adk.events import Event
@@ -25,10 +28,35 @@ CHUNK = 500
 
 
 def _role(record: Mapping[str, Any]) -> str:
+    if any("function_response" in part for part in record["content"].get("parts") or ()):
+        return "tool"
     return "user" if record["author"] in (None, "user") else "assistant"
 
 
-RECORDS = Records(framework="google-adk", role=_role, text_at=lambda record: ("content", "parts", 0, "text"))
+def _without_files(record: Mapping[str, Any]) -> Any:  # Any: JSON of any shape
+    """With the kind, length and digest of each large file as text: bytes that are no file cannot be read back."""
+    parts = [_without_file(each) for each in record["content"].get("parts") or ()]
+    return without_inline_data({**record, "content": {**record["content"], "parts": parts}})
+
+
+def _without_file(part: Mapping[str, Any]) -> dict[str, Any]:
+    blob = part.get("inline_data") or {}
+    if (note := without_inline_data(blob.get("data"))) != blob.get("data"):
+        return {"text": f"{blob.get('mime_type')} {note}"}
+    kept = {name: value for name, value in part.items() if name != "thought_signature"}  # bytes of a model's own use
+    if "function_response" in kept:  # its parts are files alone
+        kept["function_response"] = {
+            name: value for name, value in kept["function_response"].items() if name != "parts"
+        }
+    return kept
+
+
+RECORDS = Records(
+    framework="google-adk",
+    role=_role,
+    text_at=lambda record: ("content", "parts", 0, "text"),
+    shorten=_without_files,
+)
 
 
 class AftermindMemoryService(BaseMemoryService):
@@ -56,15 +84,25 @@ class AftermindMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Remember events with content, in their order, each once. `custom_metadata` is kept with them: JSON."""
+        """Remember events with content, in their order, each once. `custom_metadata` is kept with them: JSON.
+
+        Raises `InvalidMessage` for an event that memory refuses, once the others are remembered.
+        """
         whose = self._whose(app_name, user_id)
         given = {_key(each): each for each in events if each.content and each.content.parts and not each.partial}
         known = await self._known(list(given), whose)
+        refused: errors.InvalidMessage | None = None
         for key, event in given.items():
-            if key not in known:
-                message: dict[str, Any] = self._message(event.author, event.content, custom_metadata)
+            if key in known:
+                continue
+            try:
+                message = self._message(event.author, event.content, custom_metadata)
                 message["occurred_at"] = event.timestamp
                 await self.memory.remember(message, session_id=session_id, idempotency_key=key, **whose)
+            except errors.InvalidMessage as exc:
+                refused = refused or exc
+        if refused is not None:
+            raise refused
 
     async def add_memory(
         self,
@@ -75,10 +113,10 @@ class AftermindMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Remember explicit memories."""
-        turn = [
-            self._message(each.author, each.content, {**each.custom_metadata, **(custom_metadata or {})})
-            for each in memories
-        ]
+        turn = []
+        for each in memories:
+            message = self._message(each.author, each.content, {**each.custom_metadata, **(custom_metadata or {})})
+            turn.append(message | {"occurred_at": _to_time(each.timestamp)})
         if turn:
             for part, _ in split_turn(turn, self.memory.settings):
                 await self.memory.remember(part, **self._whose(app_name, user_id))
@@ -117,7 +155,7 @@ class AftermindMemoryService(BaseMemoryService):
     ) -> dict[str, Any]:
         record = {"content": content.model_dump(mode="json", exclude_none=True), "author": author}
         kept = {"custom": dict(metadata)} if metadata else {}
-        return RECORDS.to_message(record, limits(self.memory.settings), metadata=kept, is_cut=False)
+        return RECORDS.to_message(record, limits(self.memory.settings), metadata=kept)
 
     def _whose(self, app_name: str, user_id: str) -> dict[str, Any]:
         return {"user_id": user_id, "namespace": self.namespace or app_name}
@@ -125,6 +163,15 @@ class AftermindMemoryService(BaseMemoryService):
 
 def _key(event: Event) -> str:
     return f"google-adk:{event.id}"
+
+
+def _to_time(timestamp: str | None) -> datetime | str | None:
+    """With its zone: ADK's own times are local ones without it. One that is not ISO is returned, to be refused."""
+    try:
+        found = timestamp and datetime.fromisoformat(timestamp)
+    except ValueError:
+        return timestamp
+    return found.astimezone() if isinstance(found, datetime) else None
 
 
 def _to_entry(match: Match) -> MemoryEntry:
