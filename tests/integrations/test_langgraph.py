@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.language_models import BaseChatModel, GenericFakeChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables.history import RunnableWithMessageHistory
@@ -194,9 +202,47 @@ async def test_a_chat_history_comes_back_as_it_was_in_another_process(
 
     assert await history.aget_messages() == MESSAGES
     assert [each["data"]["content"] for each in elsewhere] == [each.content for each in MESSAGES]  # type: ignore[attr-defined]
-    newest = AftermindChatMessageHistory(memory, "s1", user_id="alice", limit=2)
-    assert await newest.aget_messages() == MESSAGES[-2:]
+    newest = AftermindChatMessageHistory(memory, "s1", user_id="alice", limit=3)
+    assert await newest.aget_messages() == MESSAGES[-3:]
     assert await AftermindChatMessageHistory(memory, "s1", user_id="bob").aget_messages() == []
+
+
+async def test_a_streamed_answer_is_one_of_the_agent(memory: Memory) -> None:
+    history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+    model = GenericFakeChatModel(messages=iter([AIMessage("You live in Oslo.")]))
+    chunks = [chunk async for chunk in model.astream("Where do I live?")]
+    whole = sum(chunks[1:], start=chunks[0])
+    assert isinstance(whole, AIMessageChunk)
+
+    await history.aadd_messages([HumanMessage("Where do I live?"), whole])
+
+    stored = await memory.history(user_id="alice", session_id="s1")
+    assert [each.role.value for each in stored] == ["user", "assistant"]
+    found = (await history.aget_messages())[-1]
+    assert (type(found), found.content) == (AIMessage, "You live in Oslo.")
+
+
+async def test_messages_of_other_kinds_have_the_role_they_name_or_are_refused(memory: Memory) -> None:
+    history = AftermindChatMessageHistory(memory, "s1", user_id="alice")
+    named = ChatMessage("Noted.", role="assistant")
+    await history.aadd_messages([named])
+
+    for refused in (RemoveMessage(id="1"), ChatMessage("Once.", role="narrator")):
+        with pytest.raises(errors.InvalidMessage):
+            await history.aadd_messages([HumanMessage("Hello."), refused])
+
+    assert [each.role.value for each in await memory.history(user_id="alice")] == ["assistant"]
+    assert await history.aget_messages() == [named]
+
+
+async def test_the_newest_messages_do_not_begin_with_a_result_without_its_call(memory: Memory) -> None:
+    call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}])
+    given = [HumanMessage("Where?"), call, ToolMessage("Oslo", tool_call_id="1"), AIMessage("In Oslo.")]
+    await AftermindChatMessageHistory(memory, "s1", user_id="alice").aadd_messages(given)
+
+    for limit, types in ((1, ["ai"]), (2, ["ai"]), (3, ["ai", "tool", "ai"]), (None, ["human", "ai", "tool", "ai"])):
+        history = AftermindChatMessageHistory(memory, "s1", user_id="alice", limit=limit)
+        assert [each.type for each in await history.aget_messages()] == types
 
 
 async def test_a_chat_history_survives_a_killed_worker(memory: Memory, settings: Settings, tmp_path: Path) -> None:

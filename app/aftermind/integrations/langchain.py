@@ -1,8 +1,9 @@
 """LangChain: the messages of a session as a chat history, and recall as a retriever."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aftermind import errors
 from aftermind.api import blocking_portal
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.extras import extra, to_async
@@ -10,28 +11,46 @@ from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Block, Episode, Fact, Json, Match
+from aftermind.types.validation import to_role
 
 with extra("langgraph"):
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.documents import Document
-    from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
+    from langchain_core.messages import (
+        BaseMessage,
+        BaseMessageChunk,
+        FunctionMessage,
+        ToolMessage,
+        message_chunk_to_message,
+        message_to_dict,
+        messages_from_dict,
+    )
     from langchain_core.retrievers import BaseRetriever
     from pydantic import ConfigDict, Field
 
 ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
-RECORDS = Records(
-    framework="langchain",
-    role=lambda record: ROLES.get(record["type"], "user"),
-    text_at=lambda record: ("data", "content"),
-)
+
+
+def _role(record: Mapping[str, Any]) -> str:
+    """Raises `InvalidMessage` for a kind that is not part of a conversation."""
+    if record["type"] == "chat":
+        return to_role(record["data"]["role"]).value
+    if record["type"] not in ROLES:
+        why = f"a history keeps messages of these types: {', '.join(ROLES)}."
+        raise errors.InvalidMessage("type", record["type"], why)
+    return ROLES[record["type"]]
+
+
+RECORDS = Records(framework="langchain", role=_role, text_at=lambda record: ("data", "content"))
 
 
 class AftermindChatMessageHistory(BaseChatMessageHistory):
     """The messages of a session. They are remembered: stored in the background, recalled, and mined for facts.
 
     A read includes every message whose `add_messages` has returned. `clear` forgets the session and what was derived
-    from it. `limit` is how many of the newest messages are read; None: all.
+    from it. `limit` is how many of the newest messages are read; None: all. With it, the first one is no result of a
+    tool: its call would be missing.
     """
 
     def __init__(
@@ -56,7 +75,10 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
         episodes = await read_session(
             self.memory, self.session_id, self.limit, user_id=self.user_id, namespace=self.namespace
         )
-        return messages_from_dict([RECORDS.from_episode(each) or _from_chat(each) for each in episodes])
+        found = messages_from_dict([RECORDS.from_episode(each) or _from_chat(each) for each in episodes])
+        while self.limit is not None and found and isinstance(found[0], ToolMessage | FunctionMessage):
+            found = found[1:]  # its call is not among the newest: models refuse a result without it
+        return found
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Remember the messages, as one turn if its size allows."""
@@ -66,7 +88,10 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
         """Remember the messages, as one turn if its size allows."""
         if messages:
             settings = self.memory.settings
-            turn = [RECORDS.to_message(message_to_dict(each), limits(settings), is_cut=False) for each in messages]
+            whole = [
+                message_chunk_to_message(each) if isinstance(each, BaseMessageChunk) else each for each in messages
+            ]
+            turn = [RECORDS.to_message(message_to_dict(each), limits(settings), is_cut=False) for each in whole]
             for part, _ in split_turn(turn, settings):
                 await self.memory.remember(
                     part, session_id=self.session_id, user_id=self.user_id, namespace=self.namespace
