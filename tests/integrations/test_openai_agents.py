@@ -135,6 +135,32 @@ async def test_a_cleared_session_is_empty_and_others_are_not(memory: Memory, ses
     assert [await each.get_items() for each in (session, other, of_bob)] == [[], ITEMS[:1], ITEMS[:1]]
 
 
+async def test_a_batch_that_was_added_in_part_is_completed_by_a_repeated_call(
+    session: AftermindSession, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items: list[Any] = [{"role": "user", "content": f"{number} " * 100_000} for number in range(8)]
+    real, calls = memory.remember, 0
+
+    async def fail_once(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise errors.QueueFull("store", 1, 1)
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(memory, "remember", fail_once)
+    with pytest.raises(errors.QueueFull):
+        await session.add_items(items)
+    assert 0 < len(await session.get_items()) < 8
+    await session.add_items(items)
+    assert await session.get_items() == items
+
+    await session.add_items(items[:1])
+    await session.add_items(items[:1])
+
+    assert await session.get_items() == [*items, items[0], items[0]]
+
+
 async def test_a_batch_with_an_item_that_is_too_large_is_not_added_at_all(session: AftermindSession) -> None:
     with pytest.raises(errors.MessageTooLarge):
         await session.add_items([ITEMS[0], {"type": "function_call_output", "call_id": "c", "output": "x" * 300_000}])

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
+from uuid import uuid4
 
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import recalled_text
@@ -29,8 +30,8 @@ class AftermindSession:
     """The items of a session, exactly as they were added: an `agents.memory.Session`.
 
     They are remembered: stored in the background, recalled, and mined for facts. A read includes every item whose
-    `add_items` has returned, from any process and through any replica; a batch is added as a whole. `pop_item` and
-    `clear_session` forget items with what was derived from them.
+    `add_items` has returned, from any process and through any replica. `pop_item` and `clear_session` forget items with
+    what was derived from them.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class AftermindSession:
         self.session_id, self.memory = session_id, memory
         self.user_id, self.namespace = user_id, namespace
         self.session_settings = coerce_session_settings(session_settings or {})
+        self._failed: tuple[list[dict[str, Any]], str] | None = None  # a batch of which parts may be added, and its key
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The newest `limit` items, oldest first; all where neither it nor the settings have a limit."""
@@ -54,15 +56,21 @@ class AftermindSession:
         return [_to_item(each) for each in await read_session(self.memory, self.session_id, wanted, **self._owner)]
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """Add items, as one turn if its size allows.
+        """Add items: as a whole, or above 1 MiB in parts. If it raises, the same call again adds what is missing.
 
         Raises `InvalidMessage`, and `MessageTooLarge` for one of more than 256 KiB: then none is added.
         """
-        if items:
-            settings = self.memory.settings
-            turn = [RECORDS.to_message(each, limits(settings), is_cut=False) for each in items]
-            for part, _ in split_turn(turn, settings):
-                await self.memory.remember(part, session_id=self.session_id, **self._owner)
+        if not items:
+            return
+        settings = self.memory.settings
+        turn = [RECORDS.to_message(each, limits(settings), is_cut=False) for each in items]
+        key = self._failed[1] if self._failed is not None and self._failed[0] == turn else uuid4().hex
+        parts = split_turn(turn, settings, idempotency_key=key)
+        self._failed = (turn, key)
+        for part, key_of_part in parts:
+            chosen = key_of_part if len(parts) > 1 else None  # one part is added or not
+            await self.memory.remember(part, session_id=self.session_id, idempotency_key=chosen, **self._owner)
+        self._failed = None
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Forget the newest item, and return it."""
