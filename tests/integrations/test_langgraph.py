@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +165,44 @@ def test_a_compiled_graph_uses_the_store_without_a_loop() -> None:
 
 
 async def test_a_blocking_call_in_a_running_loop_is_refused(store: AftermindStore) -> None:
-    with pytest.raises(errors.InvalidInput, match="event loop"):
-        store.get(("a",), "k")
+    history = AftermindChatMessageHistory(store.memory, "s", user_id="alice")
+    retriever = AftermindRetriever(memory=store.memory, user_id="alice")
+    for call, instead in (
+        (lambda: store.get(("a",), "k"), "aget"),
+        (lambda: history.messages, r"await history\.aget_messages\("),
+        (lambda: history.add_user_message("Hello."), r"await history\.aadd_messages\("),
+        (history.clear, r"await history\.aclear\("),
+        (lambda: retriever.invoke("Hello?"), r"await retriever\.ainvoke\("),
+    ):
+        with pytest.raises(errors.InvalidInput, match=f"event loop.*{instead}"):
+            call()
+
+
+ENDS_WITHOUT_CLOSE = """
+import sys
+from aftermind import Memory
+from aftermind.integrations.langchain import AftermindChatMessageHistory
+from aftermind.integrations.langgraph import AftermindStore
+
+memory = Memory(sys.argv[1])
+history = AftermindChatMessageHistory(memory, "s", user_id="alice")
+history.add_user_message("I live in Bern.")
+AftermindStore(memory, user_id="alice").put(("a",), "b", {"c": 1})
+print(history.messages[0].content)
+"""
+
+
+def test_a_process_that_closes_no_memory_ends_without_errors_and_loses_nothing(tmp_path: Path) -> None:
+    url, said = f"sqlite:{tmp_path}/memory.db", []
+    for _ in range(5):  # the exit comes at another point of the background work each time
+        done = subprocess.run(
+            [sys.executable, "-c", ENDS_WITHOUT_CLOSE, url], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "I live in Bern.\n", "")
+        said.append(done.stdout.strip())
+
+    with aftermind.sync.Memory(url) as memory:
+        assert [each.content for each in memory.history(user_id="alice")] == said
 
 
 MESSAGES = [

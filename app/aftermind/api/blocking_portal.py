@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import concurrent.futures.thread  # noqa: F401  # registers the end of its threads, before ours below
 import os
 import queue
 import threading
@@ -13,19 +14,27 @@ from typing import TypeVar
 from anyio.from_thread import BlockingPortal
 
 from aftermind import errors
+from aftermind.outbox import single_task
 
 T = TypeVar("T")
 
 _lock = threading.Lock()
 _open: dict[int, BlockingPortal] = {}  # by process: a fork has its own
+CANCEL_SECONDS = 5.0  # work in a thread cannot be cancelled, and the process is to end
 
 
-def call(work: Callable[[], Awaitable[T]]) -> T:
+API = (
+    "Use the async API: `from aftermind import Memory`, then `await memory.recall(…)`; for an agent, "
+    "`await agent.arun(…)`."
+)
+
+
+def call(work: Callable[[], Awaitable[T]], *, instead: str = API) -> T:
     """Run a coroutine on the portal's loop and wait for its result.
 
-    Raises `InvalidInput` inside a running event loop, which would be blocked.
+    Raises `InvalidInput` inside a running event loop, which would be blocked; `instead` is what to use there.
     """
-    _refuse_inside_a_loop()
+    _refuse_inside_a_loop(instead)
     return _portal().call(work)
 
 
@@ -75,6 +84,27 @@ def _started() -> BlockingPortal:
     return opened.result()
 
 
+def _cancel_background_work() -> None:
+    """Before threads end: of a memory that was not closed. Its jobs stay with its store, for the next process."""
+    known = _open.get(os.getpid())
+    if known is not None:
+        with suppress(RuntimeError):  # it has stopped
+            known.call(_cancel_tasks)
+
+
+async def _cancel_tasks() -> None:
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == single_task.NAME]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+
+
+# Not `atexit`, which comes after the executors' threads have ended: background work then failed and said so. Functions
+# of this kind are called in reverse order, so before that of `concurrent.futures.thread`.
+threading._register_atexit(_cancel_background_work)  # type: ignore[attr-defined]
+
+
 @atexit.register
 def _stop() -> None:
     """While threads still run: an unfinished iteration is cancelled, and the loop closed."""
@@ -84,14 +114,13 @@ def _stop() -> None:
             known.call(known.stop, True)
 
 
-def _refuse_inside_a_loop() -> None:
+def _refuse_inside_a_loop(instead: str = API) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise errors.InvalidInput(
-        "aftermind.sync blocks, and this thread runs an event loop (as in Jupyter or an async function). Use the async "
-        "API: `from aftermind import Memory`, then `await memory.recall(…)`; for an agent, `await agent.arun(…)`."
+        f"this call blocks, and its thread runs an event loop (as in Jupyter or an async function). {instead}"
     )
 
 

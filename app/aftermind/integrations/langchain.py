@@ -68,7 +68,7 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:
         """The messages, oldest first."""
-        return blocking_portal.call(self.aget_messages)
+        return blocking_portal.call(self.aget_messages, instead="Use `await history.aget_messages()`.")
 
     async def aget_messages(self) -> list[BaseMessage]:
         """The messages, oldest first."""
@@ -82,7 +82,7 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Remember the messages, as one turn if its size allows."""
-        blocking_portal.call(lambda: self.aadd_messages(messages))
+        blocking_portal.call(lambda: self.aadd_messages(messages), instead="Use `await history.aadd_messages(…)`.")
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Remember the messages, as one turn if its size allows."""
@@ -99,7 +99,7 @@ class AftermindChatMessageHistory(BaseChatMessageHistory):
 
     def clear(self) -> None:
         """Forget the session."""
-        blocking_portal.call(self.aclear)
+        blocking_portal.call(self.aclear, instead="Use `await history.aclear()`.")
 
     async def aclear(self) -> None:
         """Forget the session."""
@@ -121,7 +121,7 @@ class AftermindRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        return blocking_portal.call(lambda: self._find(query, k))
+        return blocking_portal.call(lambda: self._find(query, k), instead="Use `await retriever.ainvoke(…)`.")
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None

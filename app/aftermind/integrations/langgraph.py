@@ -36,6 +36,7 @@ with extra("langgraph"):
 Vectors = Mapping[str, Sequence[float]]  # by text
 
 WHOLE_VALUE = ["$"]
+ASYNC = "Use the store's aput, aget, adelete, asearch, alist_namespaces or abatch."
 
 
 class AftermindStore(BaseStore):
@@ -75,7 +76,7 @@ class AftermindStore(BaseStore):
             if documents:
                 vectors |= dict(zip(documents, self.embeddings.embed_documents(documents), strict=True))
             asked |= {query: self.embeddings.embed_query(query) for query in queries}
-        return blocking_portal.call(lambda: self._run(given, vectors, asked))
+        return blocking_portal.call(lambda: self._run(given, vectors, asked), instead=ASYNC)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """See `BaseStore.abatch`."""

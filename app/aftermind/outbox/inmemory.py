@@ -161,13 +161,17 @@ class InProcessQueue:
                     self._is_woken = await self._tidy() or self._is_woken
                     while await self._step():
                         pass
-        except Exception:  # the edge of a background task; the next turn starts it again, and no row is lost
+        except Exception as exc:  # the edge of a background task; the next turn starts it again, and no row is lost
+            if _is_exit(exc):
+                return
             log.exception("background work stopped")
         self._check_later()
 
     def _check_later(self) -> None:
         if self._abandoned is not None and not self._is_closing:
             loop = asyncio.get_running_loop()
+            if self._next_check is not None:  # set before a wake; it would check once more, even after close()
+                self._next_check.cancel()
             self._next_check = loop.call_later(IDLE_CHECK_SECONDS, self._task.start, self._check)
 
     async def _check(self) -> None:
@@ -177,6 +181,10 @@ class InProcessQueue:
             self._is_woken = await self._abandoned() or self._is_woken
         except errors.AftermindError as exc:  # the next check tries again
             log.info("the store is not checked for jobs", extra={"error": str(exc)})
+        except RuntimeError as exc:
+            if _is_exit(exc):
+                return
+            raise
         if self._is_woken:
             await self._work_off()
         else:
@@ -206,3 +214,11 @@ class InProcessQueue:
 
     async def _is_unfinished(self) -> bool:
         return any(each.runnable or each.running or each.waiting for each in await self._ledger.backlog())
+
+
+def _is_exit(exc: Exception) -> bool:
+    """Whether a thread was refused because the interpreter exits, while the blocking API's loop still runs.
+
+    The memory was not closed then. Its jobs stay with the store, for the next process.
+    """
+    return isinstance(exc, RuntimeError) and "cannot schedule new futures" in str(exc)

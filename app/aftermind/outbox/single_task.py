@@ -4,6 +4,8 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 
+NAME = "aftermind background work"
+
 
 class OneTask:
     """Starts work that is not running yet. A task of a loop that was closed, or of the parent process, is forgotten."""
@@ -22,7 +24,7 @@ class OneTask:
         """Run it on the running loop, unless it runs."""
         if not self.is_running:
             self._pid = os.getpid()
-            self._task = asyncio.get_running_loop().create_task(work())
+            self._task = asyncio.get_running_loop().create_task(work(), name=NAME)
 
     async def wait(self) -> None:
         """Wait until it has ended; returns immediately if it runs on another loop."""

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
@@ -204,6 +205,26 @@ async def test_a_job_that_outlasts_its_lease_runs_once(url: str, tmp_path: Path)
         assert [fact.object for fact in await there.facts.query(user_id="alice")] == ["Oslo"]
 
     assert extractor.calls == 1
+
+
+ENDS_LATE = """
+import sys, threading, time
+
+from aftermind import sync
+from aftermind.outbox.inmemory import IDLE_CHECK_SECONDS
+
+with sync.Memory(sys.argv[1]) as memory:
+    memory.remember("I live in Oslo.", user_id="alice").stored()
+    memory.forget(user_id="alice")  # wakes the queue, which waits for its next check
+threading.Thread(target=time.sleep, args=(2 * IDLE_CHECK_SECONDS,)).start()  # the interpreter waits for it
+"""
+
+
+def test_a_closed_store_checks_for_no_jobs(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", ENDS_LATE, f"sqlite:{tmp_path}/memory.db"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
+
+    assert done.stderr == ""
 
 
 class SlowExtractor(RuleExtractor):
