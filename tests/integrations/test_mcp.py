@@ -1,12 +1,16 @@
 """The MCP server: its tools in this process, over stdio and over HTTP with keys."""
 
 import asyncio
+import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +47,10 @@ TOOLS = {
     "delete_all",
     "list_facts",
     "add_fact",
+    "retract_fact",
     "list_blocks",
     "set_block",
+    "delete_block",
     "get_receipt",
     "wait",
 }
@@ -78,6 +84,8 @@ async def test_every_tool_is_listed_and_says_whether_it_changes_anything() -> No
             "update_memory",
             "delete_memory",
             "delete_all",
+            "retract_fact",
+            "delete_block",
         }
         assert all("ctx" not in tool.input_schema["properties"] for tool in tools)
 
@@ -99,8 +107,28 @@ async def test_a_memory_is_added_found_changed_and_deleted() -> None:
         assert "no memory" in await call(client, "get_memory", id=added["ids"][0])
         assert (await call(client, "get_memory", id=changed["ids"][0]))["session_id"] == "s1"
         assert [each["text"] for each in await call(client, "list_memories")] == ["I live in Bergen."]
-        await call(client, "delete_memory", id=changed["ids"][0])
+        await call(client, "wait", receipt_id=changed["receipt_id"])
+        deleted = (await call(client, "delete_memory", id=changed["ids"][0]))["deleted"]
+        assert (deleted["episodes"], deleted["facts"]) == (1, 1), deleted
         assert await call(client, "list_memories") == []
+        assert await call(client, "delete_memory", id=changed["ids"][0]) == {"deleted": {}}
+
+
+async def test_facts_and_blocks_are_deleted_of_the_user_alone() -> None:
+    async with Memory("inmemory") as memory:
+        ids = {}
+        for user in ("alice", "bob"):
+            ids[user] = str((await memory.facts.add("user", "lives_in", "Oslo", user_id=user)).id)
+            await memory.blocks.set("human", "Lives in Oslo.", user_id=user)
+        async with Client(make_server(memory, user_id="alice")) as client:
+            assert "no current fact" in await call(client, "retract_fact", id=ids["bob"])
+            for tool, given in (("retract_fact", {"id": ids["alice"]}), ("delete_block", {"name": "human"})):
+                assert "error: " not in await call(client, tool, **given)
+                assert ": there is no " in await call(client, tool, **given)
+            assert await call(client, "list_facts") == await call(client, "list_blocks") == []
+
+        assert [fact.object for fact in await memory.facts.query(user_id="bob")] == ["Oslo"]
+        assert len(await memory.blocks.list(user_id="bob")) == 1
 
 
 async def test_a_model_can_neither_forge_nor_break_a_message_of_a_framework() -> None:
@@ -183,7 +211,7 @@ async def test_everything_is_deleted_only_once_the_user_has_confirmed(answer: An
         await memory.remember("Hello.", user_id="alice")
         await memory.remember("Hello.", user_id="bob")
         async with Client(make_server(memory, user_id="alice"), elicitation_callback=answer, mode=mode) as client:
-            with nullcontext() if answer else pytest.raises(MCPError, match="elicitation"):
+            with nullcontext() if answer else pytest.raises(MCPError, match=r"elicitation.* 'delete_all:"):
                 await client.call_tool("delete_all", {})
 
         assert (await memory.history(user_id="alice") == []) is is_deleted
@@ -308,14 +336,22 @@ async def test_over_http_a_request_names_its_user_or_the_anonymous_one_or_gets_4
 
 
 @asynccontextmanager
-async def served_by_command(settings: Settings, folder: Path, **changed: str) -> AsyncIterator[tuple[str, int]]:
-    """`aftermind mcp --http` on a free port, in a process of its own."""
+async def served_by_command(
+    settings: Settings, folder: Path, *, stop: signal.Signals = signal.SIGTERM, **changed: str
+) -> AsyncIterator[tuple[str, int]]:
+    """`aftermind mcp --http` on a free port, in a process of its own, which ends by a signal."""
     environment = {**os.environ, **as_environment(settings), **changed}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     argv = [sys.executable, "-m", "aftermind.cli", "mcp", "--http", "--port", str(port)]
     with (folder / "mcp.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(*argv, env=environment, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+        )
     try:
 
         async def listens() -> bool:
@@ -329,8 +365,28 @@ async def served_by_command(settings: Settings, folder: Path, **changed: str) ->
         await wait_until(listens, description="the server listens", timeout=PATIENCE_SECONDS)
         yield "127.0.0.1", port
     finally:
-        process.terminate()
-        await process.wait()
+        process.send_signal(stop)
+        code = await process.wait()
+    log_text = (folder / "mcp.log").read_text()
+    assert code == 0, log_text
+    assert {line["level"] for line in map(json.loads, log_text.splitlines())} <= {"INFO", "WARNING"}, log_text
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+async def test_over_http_the_command_ends_by_a_signal_without_errors_while_a_client_is_connected(
+    memory: Memory, settings: Settings, tmp_path: Path, stop: signal.Signals
+) -> None:
+    _, key = await memory.api_keys.create("first")
+    named = {"Authorization": f"Bearer {key}", "X-Aftermind-User": "alice"}
+
+    async with served_by_command(settings, tmp_path, stop=stop) as (host, port):
+        opened = AsyncExitStack()
+        client = await opened.enter_async_context(connected(f"http://{host}:{port}/mcp", **named))
+        await call(client, "add_memory", text="I live in Oslo.")
+
+    with suppress(Exception):  # its server has ended
+        await opened.aclose()
+    assert [each.content for each in await memory.history(user_id="alice")] == ["I live in Oslo."]
 
 
 async def test_over_http_a_client_that_never_finishes_its_request_is_disconnected(
@@ -412,6 +468,18 @@ async def test_attacks_reach_the_client_as_results_of_tools_only(memory: Memory)
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
-    (shown,) = run_examples("mcp.md", tmp_path)
+    shown = run_examples("mcp.md", tmp_path)
 
-    assert "I live in Oslo." in shown
+    assert len(shown) == 2
+    assert all("I live in Oslo." in each for each in shown)
+
+
+def test_without_a_store_the_command_names_what_to_set(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "aftermind.cli", "mcp", "--user", "alice"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AFTERMIND_")}
+    environment["AFTERMIND_STATE_DIR"] = str(tmp_path)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "AFTERMIND_DATABASE_URL: sqlite:/path/memory.db" in done.stderr
+    assert "Memory(" not in done.stderr

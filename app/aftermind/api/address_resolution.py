@@ -195,8 +195,8 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> A
     found = _read_endpoints(settings.state_dir)
     if found is None:
         why = (
-            "no store is named, and no embedded stack is up here. Start one by `aftermind up`, set "
-            "AFTERMIND_DATABASE_URL and AFTERMIND_BROKER_URL, or try Memory('inmemory')."
+            "no store is named, and no embedded stack is up here. Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db "
+            "needs nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`."
         )
         raise errors.InvalidSettings("url", None, why)
     if broker is None and redis is None:

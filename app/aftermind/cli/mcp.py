@@ -1,6 +1,10 @@
 """`aftermind mcp`: the MCP server."""
 
-from typing import Annotated
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +13,9 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.types.network_address import is_loopback
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LOOPBACK = "127.0.0.1"
 
@@ -68,6 +75,28 @@ def mcp(
                 header_seconds=settings.web_header_timeout_seconds, body_seconds=settings.web_body_timeout_seconds
             ),
         )
-        await uvicorn.Server(config).serve()
+        await _serve_until_stopped(config)
 
     console.with_memory(serve)
+
+
+async def _serve_until_stopped(config: "uvicorn.Config") -> None:
+    """Serve until Ctrl-C or SIGTERM; then end the requests, and return. A second signal ends it immediately."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Leave the signals to the loop's handlers, which cancel this task.
+
+            With uvicorn's beside them, one signal would stop the server and cancel it in the middle of that.
+            """
+            yield
+
+    server = Server(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.handle_exit(signal.SIGTERM, None)  # a method, because sse_starlette ends its streams in it
+        await serving

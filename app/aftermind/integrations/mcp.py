@@ -104,6 +104,8 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         access.permitted(ctx, Right.WRITE)
         return Elicit("Delete everything that is remembered of this user? This cannot be undone.", Confirmation)
 
+    ask.__module__, ask.__qualname__ = "delete_all", "confirmation"  # its name in errors that clients show
+
     @tool(DELETES)
     async def delete_all(ctx: Context, confirmed: Annotated[Confirmation, Resolve(ask)]) -> dict[str, Any]:
         """Delete everything that is remembered of the user. The client asks the user for confirmation first."""
@@ -123,6 +125,13 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         """State a fact, such as user, lives_in, Oslo. A new object of a single-valued predicate ends the old one."""
         return _fact(await memory.facts.add(subject, predicate, object, **await whose(ctx, Right.WRITE)))
 
+    @tool(DELETES)
+    async def retract_fact(ctx: Context, id: str) -> dict[str, Any]:
+        """Retract a wrong fact, as if it had never been true; a fact that it had ended is true again."""
+        if not await memory.facts.retract(id, **await whose(ctx, Right.WRITE)):
+            raise ToolError(f"there is no current fact with the id {id}.")
+        return {"retracted": id}
+
     @tool(READS)
     async def list_blocks(ctx: Context) -> list[dict[str, Any]]:
         """The named working texts of the user."""
@@ -133,6 +142,13 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
         """Write a named working text. With expected_version, only if it has not been edited since."""
         owner = await whose(ctx, Right.WRITE)
         return _block(await memory.blocks.set(name, text, expected_version=expected_version, **owner))
+
+    @tool(DELETES)
+    async def delete_block(ctx: Context, name: str) -> dict[str, Any]:
+        """Delete a named working text."""
+        if not await memory.blocks.delete(name, **await whose(ctx, Right.WRITE)):
+            raise ToolError(f"there is no block with the name {name!r}.")
+        return {"deleted": name}
 
     @tool(READS)
     async def get_receipt(ctx: Context, receipt_id: str) -> dict[str, Any]:
@@ -196,7 +212,8 @@ def _receipt(receipt: Receipt) -> dict[str, Any]:
 
 
 def _deleted(forgot: Forgot) -> dict[str, Any]:
-    return {"deleted": sum(forgot.rows.values()) + forgot.pending_turns}
+    counts = {**forgot.rows, "pending_turns": forgot.pending_turns}
+    return {"deleted": {kind: count for kind, count in counts.items() if count}}
 
 
 def _episode(episode: Episode) -> dict[str, Any]:
