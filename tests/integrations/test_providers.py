@@ -20,6 +20,7 @@ from aftermind import Settings, errors
 from aftermind.llm import factory
 from aftermind.llm.protocols import ChatReply, Embedder, ExtractionRequest, TurnText, embedder_identity
 from aftermind.llm.provider_connections import Providers
+from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.types import EpisodeId, Role
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 
@@ -251,6 +252,36 @@ async def test_texts_become_unit_vectors_in_their_order(
     again = factory.make_embedder_for(embedder_identity(small), settings_of(provider.url))
     assert again is not None
     assert again.name == f"{kind}:{model}:256"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "kinds"),
+    [
+        ("voyage", "voyage-3.5", ["document", "query"]),
+        ("cohere", "embed-v4.0", ["search_document", "search_query"]),
+    ],
+)
+async def test_texts_are_embedded_as_documents_and_questions_as_queries(
+    provider: Provider, kind: str, model: str, kinds: list[str]
+) -> None:
+    embedder = factory.embedder(settings_of(provider.url, embedder=f"{kind}:{model}"))
+    assert embedder is not None
+
+    (document,) = await embedder.embed(["I live in Oslo."])
+    query, why = await QueryVectors(embedder, budget_seconds=30).vector("I live in Oslo.")
+
+    assert [body["input_type"] for _, body in provider.seen] == kinds
+    assert why is None
+    assert query is not None
+    assert np.allclose(query, document), "the server's vectors depend on the text alone"
+
+
+async def test_a_server_that_streams_nothing_is_an_error_of_ours(provider: Provider) -> None:
+    chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
+    provider.answers = [JSONResponse({"id": "m", "type": "message", "role": "assistant", "content": []})]
+
+    with pytest.raises(errors.BadModelAnswer, match="a stream was asked for"):
+        _ = [each async for each in chat.stream([{"role": "user", "content": "Hello."}])]
 
 
 def refusal(status: int) -> JSONResponse:

@@ -28,7 +28,7 @@ class AnthropicClient(Client):
         made = anthropic.AsyncAnthropic(
             api_key=self.api_key, base_url=self.base_url, timeout=self.timeout, max_retries=0
         )
-        completions = _Completions(made.messages)
+        completions = _Completions(made.messages, self.provider)
         return SimpleNamespace(chat=SimpleNamespace(completions=completions), close=made.close)
 
     def error_of(self, exc: Exception) -> errors.AftermindError | None:
@@ -41,8 +41,8 @@ class AnthropicClient(Client):
 class _Completions:
     """`chat.completions` of OpenAI on the Messages API."""
 
-    def __init__(self, messages: Any) -> None:
-        self._messages = messages
+    def __init__(self, messages: Any, provider: str) -> None:
+        self._messages, self._provider = messages, provider
 
     async def create(self, *, model: str, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
         """A completion, or an iterator of its chunks with `stream`."""
@@ -62,7 +62,10 @@ class _Completions:
                     yield _chunk(content=event.delta.text)
                 elif event.type == "content_block_delta" and event.delta.type == "input_json_delta":
                     yield _chunk(tool_calls=[_call("", "", event.delta.partial_json, calls)])
-            whole = await events.get_final_message()
+            try:
+                whole = await events.get_final_message()
+            except AssertionError as exc:  # the SDK's, for a body without events
+                raise errors.BadModelAnswer(self._provider, "a stream was asked for, and none came") from exc
         yield SimpleNamespace(choices=[], usage=_usage(whole))
 
 

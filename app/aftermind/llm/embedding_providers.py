@@ -27,9 +27,12 @@ class VoyageClient(Client):
         made.close = _nothing
         return made
 
-    async def vectors(self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None) -> Sequence[Any]:
+    async def vectors(
+        self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None, *, is_query: bool = False
+    ) -> Sequence[Any]:
         """Vectors of texts, in order."""
-        answer = await sdk.embed(list(texts), model=model, output_dimension=dimension, truncation=True)
+        kind = "query" if is_query else "document"
+        answer = await sdk.embed(list(texts), model=model, input_type=kind, output_dimension=dimension, truncation=True)
         return list(answer.embeddings)
 
     def error_of(self, exc: Exception) -> errors.AftermindError | None:
@@ -72,12 +75,13 @@ class CohereClient(Client):
         made.close = connections.aclose  # the SDK itself cannot close its connections
         return made
 
-    async def vectors(self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None) -> Sequence[Any]:
-        """Vectors of texts, in order. One input type for stored texts and questions: their vectors are compared."""
+    async def vectors(
+        self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None, *, is_query: bool = False
+    ) -> Sequence[Any]:
+        """Vectors of texts, in order."""
+        kind = "search_query" if is_query else "search_document"
         asked: dict[str, Any] = {"output_dimension": dimension} if dimension else {}
-        answer = await sdk.embed(
-            model=model, input_type="search_document", texts=list(texts), embedding_types=["float"], **asked
-        )
+        answer = await sdk.embed(model=model, input_type=kind, texts=list(texts), embedding_types=["float"], **asked)
         return list(answer.embeddings.float_ or ())
 
     def error_of(self, exc: Exception) -> errors.AftermindError | None:

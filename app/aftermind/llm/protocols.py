@@ -154,6 +154,17 @@ class Prepares(Protocol):
         """Load it without blocking the loop. The first call raises its errors; `close()` waits for its end."""
 
 
+@runtime_checkable
+class EmbedsQueries(Protocol):
+    """An embedder with another vector for a text that is a question than for a stored one.
+
+    Embedders need not have this. Both vectors are of one identity, since they are compared.
+    """
+
+    async def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """As `embed`, of questions."""
+
+
 class Extractor(Protocol):
     """Turns to assertions. `name` and `version` are stored with each fact.
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.llm import rate_limit_and_circuit_breaker
-from aftermind.llm.protocols import Embedder, Prepares, embedder_identity
+from aftermind.llm.protocols import Embedder, EmbedsQueries, Prepares, embedder_identity
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity
 from aftermind.wire.redis.client import RedisLink
@@ -50,6 +51,7 @@ class QueryVectors:
         self._preparing: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._failed, self._paused_until = 0, -1.0
         self._identity: EmbedderIdentity | None = None
+        self._is_loaded = False
 
     @property
     def embedder(self) -> EmbedderIdentity | None:
@@ -81,18 +83,22 @@ class QueryVectors:
         if known is not None:
             return known, None
         if self._embedder.inline:
-            return self._cache(text, (await self._embedder.embed([text]))[0]), None
+            return self._cache(text, await _embed(self._embedder, text)), None
         task = self._task(text)
         if self._clock() < self._paused_until and not task.done():
-            return None, f"{self._embedder.name} does not answer: only a lexical search was made"
+            return None, self._missed("does not answer")
         try:
             async with asyncio.timeout(self._budget):
                 return await asyncio.shield(task), None
         except TimeoutError:
             self._count_failure()
-            return None, f"{self._embedder.name} took more than {self._budget:g} s: only a lexical search was made"
+            return None, self._missed(f"took more than {self._budget:g} s")
         except errors.AftermindError as exc:
             return None, f"no vector for the question: {exc}"
+
+    def _missed(self, why: str) -> str:
+        assert self._embedder is not None
+        return f"{self._embedder.name} {why if self._is_loaded else 'is being loaded'}: only a lexical search was made"
 
     async def close(self) -> None:
         """Stop calls without a waiting caller. A loading embedder is awaited."""
@@ -151,10 +157,19 @@ class QueryVectors:
         stored = await self._stored(key)
         if stored is not None and len(stored) == identity.dimension:
             return self._cache(text, stored)
+        if not self._is_loaded:
+            await self._load(embedder)
         with rate_limit_and_circuit_breaker.early():
-            vector = self._cache(text, (await embedder.embed([text]))[0])
+            vector = self._cache(text, await _embed(embedder, text))
         await self._store(key, vector)
         return vector
+
+    async def _load(self, embedder: Embedder) -> None:
+        """Load what the first call would; a slow import is no failure of the provider."""
+        if isinstance(embedder, Prepares):
+            with suppress(Exception):  # it may be the caller's code; the call reports the error
+                await embedder.prepare()
+        self._is_loaded, self._failed, self._paused_until = True, 0, -1.0
 
     async def _stored(self, key: str) -> Vector | None:
         if self._redis is None:
@@ -178,3 +193,9 @@ class QueryVectors:
         while len(self._known) > MAX_CACHED:
             self._known.popitem(last=False)
         return vector
+
+
+async def _embed(embedder: Embedder, text: str) -> Vector:
+    embed = embedder.embed_queries if isinstance(embedder, EmbedsQueries) else embedder.embed
+    vector: Vector = (await embed([text]))[0]
+    return vector

@@ -18,10 +18,11 @@ class Slow:
     name, dimension, inline, max_batch, max_batch_tokens = "slow", 2, False, 10, 1_000
 
     def __init__(self, *, failing: bool = False) -> None:
-        self.calls, self.failing, self.go = 0, failing, asyncio.Event()
+        self.calls, self.failing, self.go, self.called = 0, failing, asyncio.Event(), asyncio.Event()
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         self.calls += 1
+        self.called.set()
         if self.failing:
             raise errors.ModelUnavailable("slow", "it is down")
         await self.go.wait()
@@ -112,3 +113,45 @@ async def test_an_embedder_that_cannot_be_prepared_is_asked_all_the_same(monkeyp
     assert vector is not None
     assert why is None
     await vectors.close()
+
+
+class Loading(Slow):
+    """An embedder whose modules are on a slow disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded = asyncio.Event()
+
+    async def prepare(self) -> None:
+        await self.loaded.wait()
+
+
+async def test_a_slow_load_is_said_so_and_is_no_failure_of_the_provider() -> None:
+    loading = Loading()
+    vectors = QueryVectors(loading, budget_seconds=0.2, clock=lambda: 0.0)
+
+    while_loading = [(await vectors.vector(f"question {number}"))[1] or "" for number in range(4)]
+    loading.loaded.set()
+    await asyncio.wait_for(loading.called.wait(), 5)
+    _, after = await vectors.vector("another")
+
+    assert ["is being loaded" in why for why in while_loading] == [True] * 4
+    assert "took more than 0.2 s" in (after or ""), "it is waited for again"
+    await vectors.close()
+
+
+class TwoKinds(Slow):
+    """An embedder with other vectors for questions."""
+
+    async def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        return np.zeros((len(texts), 2), dtype=np.float32)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_a_question_has_the_vector_of_a_question(inline: bool) -> None:
+    asked = TwoKinds()
+    asked.inline = inline
+
+    vector, why = await QueryVectors(asked, budget_seconds=5).vector("theme?")
+
+    assert (vector is not None and vector.tolist(), why, asked.calls) == ([0.0, 0.0], None, 0)

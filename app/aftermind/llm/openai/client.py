@@ -74,8 +74,10 @@ class Client:
         _ = made.embeddings, made.chat.completions  # separate modules, imported at first access
         return made
 
-    async def vectors(self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None) -> Sequence[Any]:
-        """Vectors of texts, in order."""
+    async def vectors(
+        self, sdk: Any, model: str, texts: Sequence[str], dimension: int | None, *, is_query: bool = False
+    ) -> Sequence[Any]:
+        """Vectors of texts, in order. OpenAI's are the same for questions."""
         asked = {"dimensions": dimension} if dimension is not None else {}
         answer = await sdk.embeddings.create(model=model, input=list(texts), **asked)
         return [row.embedding for row in sorted(answer.data, key=lambda row: row.index)]

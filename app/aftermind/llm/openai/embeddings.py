@@ -46,11 +46,18 @@ class ProviderEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, of unit length. Raises the model errors of `aftermind.errors`."""
+        return await self._embed(texts, is_query=False)
+
+    async def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """As `embed`, of questions, whose vectors Voyage AI and Cohere compute in another way."""
+        return await self._embed(texts, is_query=True)
+
+    async def _embed(self, texts: Sequence[str], *, is_query: bool) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimension), dtype=np.float32)
         given = [token_count.cut(text, self._client.max_tokens) or " " for text in texts]  # an empty one is refused
         async with self._client.call(self._model, tokens=sum(map(token_count.upper_bound, given))) as sdk:
-            rows = await self._client.vectors(sdk, self._model, given, self._asked)
+            rows = await self._client.vectors(sdk, self._model, given, self._asked, is_query=is_query)
         return _unit_vectors(rows, (len(texts), self.dimension), self._client.provider)
 
 
