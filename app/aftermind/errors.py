@@ -187,7 +187,7 @@ class StoreUnavailable(Unavailable):
 
     def __init__(self, what: str, why: str, hint: str = "Is Postgres running? Run `aftermind doctor`.") -> None:
         self.what, self.why = what, why
-        super().__init__(f"{what}: {why}. {hint}")
+        super().__init__(f"{what}: {why.removesuffix('.')}. {hint}")
 
 
 class StatementAborted(StoreUnavailable):
@@ -227,7 +227,8 @@ class IndexUnavailable(Unavailable):
 
     def __init__(self, index: str, why: str) -> None:
         self.index, self.why = index, why
-        super().__init__(f"the index {index} does not answer: {why}. It is updated when it answers again.")
+        reason = why.removesuffix(".")
+        super().__init__(f"the index {index} does not answer: {reason}. It is updated when it answers again.")
 
 
 class RedisUnavailable(Unavailable):
@@ -235,7 +236,7 @@ class RedisUnavailable(Unavailable):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"Redis: {why}. Run `aftermind doctor` to check every component.")
+        super().__init__(f"Redis: {why.removesuffix('.')}. Run `aftermind doctor` to check every component.")
 
 
 class UnknownSentinelService(RedisUnavailable):

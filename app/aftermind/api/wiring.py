@@ -1,7 +1,6 @@
 """Composition root: builds the parts of a `Memory` from addresses and settings. Nothing here connects."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -69,6 +68,7 @@ from aftermind.stores.postgres.retention import PostgresRetention
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import EpisodeSearch
+from aftermind.telemetry.logger import get_logger
 from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, Scope, ServedBy, StoredEmbedders, Turn
 from aftermind.types.tombstone import Generation
@@ -78,7 +78,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import Watermarks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 POLICY_SECONDS = 1.0  # that a retention policy works before the jobs of this process continue
 

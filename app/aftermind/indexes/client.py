@@ -1,7 +1,6 @@
 """`IndexClient`: a vector index behind threads, with a time limit for recalls and a pause after a failure."""
 
 import asyncio
-import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,9 +11,10 @@ from typing import TypeVar
 from aftermind import errors
 from aftermind.indexes.protocol import IndexEntry, IndexQuery, VectorIndex, owner_key
 from aftermind.stores.protocol import EpisodeFilter, Vector
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity, EpisodeId, Scope
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 THREADS = 4  # that call a server

@@ -267,14 +267,14 @@ class Recall:
         """
         run = await self._run(query, limit=query.limit, min_score=query.min_score)
         if run.served_by is ServedBy.NONE:
-            raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
+            raise _unavailable(run)
         return run.matches
 
     async def candidates(self, query: Query) -> Candidates:
         """The features of every turn that may match: what models are fitted to. Raises as `scored`."""
         run = await self._run(query, limit=query.limit, min_score=query.min_score)
         if run.served_by is ServedBy.NONE or run.scored is None:
-            raise errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time")
+            raise _unavailable(run)
         ids, frame, question, frequencies = run.scored
         rows = np.flatnonzero(frame.candidate)
         return Candidates(
@@ -725,6 +725,11 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
         match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
         for rank, place in enumerate(places, start=1)
     ]
+
+
+def _unavailable(run: _Run) -> errors.StoreUnavailable:
+    """Its reasons have hints, of the store that was asked."""
+    return errors.StoreUnavailable("recall", "; ".join(run.degraded) or "no node answered in time", "Repeat the call.")
 
 
 def _identity(match: Match) -> Hashable:

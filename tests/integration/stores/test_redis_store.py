@@ -32,10 +32,15 @@ async def texts(memory: Memory) -> list[str]:
 async def test_a_redis_that_does_not_answer_is_reported_without_its_password(tmp_path: Path) -> None:
     memory = memory_at("redis://user:secret@127.0.0.1:1/0", tmp_path)
 
-    with pytest.raises(errors.StoreUnavailable, match=r"redis://127\.0\.0\.1: .*Check Redis") as refused:
+    with pytest.raises(errors.StoreUnavailable, match=r"redis://127\.0\.0\.1:1: .*[^.]\. Check Redis") as refused:
         await memory.remember("refused", user_id="alice")
+    with pytest.raises(errors.StoreUnavailable, match="Check Redis") as missed:
+        await memory.recall_scored("refused?", user_id="alice")
 
-    assert "secret" not in str(refused.value)
+    for error in (refused, missed):
+        assert ".." not in str(error.value)
+        assert "Postgres" not in str(error.value)
+        assert "secret" not in str(error.value)
 
 
 async def test_wrong_credentials_are_refused_with_the_remedy(valkey: Valkey, tmp_path: Path) -> None:

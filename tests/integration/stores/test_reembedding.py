@@ -48,6 +48,19 @@ async def dimensions(memory: Memory, user: str = "alice") -> set[int]:
     return {vector.shape[-1] for vector in vectors.values()}
 
 
+async def test_another_embedder_is_reported_with_the_reason_and_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with memory_at(url, tmp_path) as memory:
+        await fill(memory, 1)
+    async with memory_at(url, tmp_path, embedding_dimension=128) as memory:
+        await (await memory.remember("I like bees.", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
+
+    (line,) = (each for each in caplog.messages if each.startswith("embed jobs wait"))
+    assert "aftermind reembed start" in line
+
+
 @pytest.mark.parametrize("store", ["sqlite:{}/bot.db", "json:{}/bot", "inmemory"])
 async def test_the_former_embedder_serves_until_the_cutover_and_again_after_a_rollback(
     store: str, tmp_path: Path

@@ -1,6 +1,5 @@
 """`memory.retention`: retention policies of namespaces, and their execution."""
 
-import logging
 import math
 import random
 import time
@@ -17,6 +16,7 @@ from aftermind.db.database_protocol import Database, Transaction
 from aftermind.ledger.protocol import Ledger
 from aftermind.stores.protocol import Store
 from aftermind.stores.retention_protocol import Due, RetentionStore
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import EpisodeId, Json, Scope
 from aftermind.types.audit import Action
 from aftermind.types.retention import RetentionPolicy, RetentionResult
@@ -26,7 +26,7 @@ from aftermind.types.uuid7 import uuid7
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit.log import Trail
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BATCH_EPISODES = 500  # of one user and one transaction: 10 ms, so that no store of theirs waits longer
 USERS_PER_BATCH = 100

@@ -7,7 +7,6 @@ replaced by a new one. Repeating an append after a crash changes nothing, becaus
 
 import fcntl
 import hashlib
-import logging
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from aftermind import errors, private_files
 from aftermind.db.record_store_journals.protocol import Batch
+from aftermind.telemetry.logger import get_logger
 
 FORMAT = b"aftermind 1\n"
 MAX_LOG_BYTES = 16 << 20
@@ -23,7 +23,7 @@ SLACK_BYTES = 64 << 10  # a file is replaced when it is twice as long as at its 
 _FIELDS = 4  # of each row in the log: partition, table, key, row; JSON has no tabs
 
 Rows = dict[tuple[str, str], bytes]
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class FileJournal:

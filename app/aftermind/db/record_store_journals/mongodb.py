@@ -6,7 +6,6 @@ store another one has opened since cannot commit. Rows that it writes late are r
 last commit over as its own, and voids what the former one writes under its number.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,8 +19,9 @@ from pymongo.write_concern import WriteConcern
 
 from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 DATABASE = "aftermind"  # unless the URL names one
 TIMEOUT_MS = 5_000

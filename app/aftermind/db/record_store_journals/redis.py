@@ -5,7 +5,6 @@ changed. A process that has read nothing for a long time, or whose partition was
 """
 
 import json
-import logging
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -17,8 +16,9 @@ import redis
 
 from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch, PartitionChange, Snapshot, StoreState
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 KEPT_VERSIONS = 4_096  # for which the fields of deleted rows are kept
@@ -29,7 +29,8 @@ class RedisJournal:
     """See `SharedJournal`. `key` gives the names of the keys: see `wire.redis_keys.Keys.journal`."""
 
     def __init__(self, url: str, key: Callable[[str], str], *, shared: str) -> None:
-        self.name = f"redis://{urlsplit(url).hostname or urlsplit(url).path}"  # without the password
+        parts = urlsplit(url)
+        self.name = f"redis://{parts.netloc.rpartition('@')[2] or parts.path}"  # without the password
         self.shared = shared
         self._url, self._key = url, key
         self._client: Any = None  # Any: redis-py's types differ between its sync and async use

@@ -7,7 +7,6 @@ that is killed, frozen or cut off loses it: see `_take`.
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +19,9 @@ from aftermind import errors
 from aftermind.db.record_store_journals import openings
 from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, Journal, SharedJournal, StoreState, is_shared
 from aftermind.db.record_store_journals.row_codec import OWNER, Changes, Owner, RowCodec, dump_owner
+from aftermind.telemetry.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 TURN_SECONDS = 0.02  # that a turn lasts while another process waits: taking over its rows costs about a millisecond
