@@ -18,8 +18,7 @@ with extra("crewai"):
     from crewai.memory.types import MemoryMatch, MemoryRecord, ScopeInfo
 
 RECORDS, PLACES = ("crewai", "records"), ("crewai", "places")  # a record below its scope; the scope of each id
-# When each id was last read. Apart from the record: writing that back would undo a deletion or an edit in between.
-ACCESSES = ("crewai", "accesses")
+ACCESSES = ("crewai", "accesses")  # when each id was read: writing it into the record could undo a deletion or an edit
 SIZE = (("crewai",), "embedding")  # an item: the dimension of the vectors
 PAGE = 1_000
 
@@ -62,13 +61,9 @@ class AftermindStorage:
         """Records of a scope and those below it, newest first."""
         if offset < 0:
             return []  # as CrewAI's own
-
-        async def read() -> list[MemoryRecord]:
-            found = await self._below(scope_prefix)
-            newest = sorted(found, key=lambda each: _utc(_record(each).created_at), reverse=True)
-            return await self._read(newest[offset : offset + max(0, limit)])
-
-        return run_blocking(read)
+        found = run_blocking(lambda: self._below(scope_prefix))
+        newest = sorted(found, key=lambda each: _utc(_record(each).created_at), reverse=True)
+        return run_blocking(lambda: self._read(newest[offset : offset + max(0, limit)]))
 
     def get_scope_info(self, scope: str) -> ScopeInfo:
         """Count, categories, times and child scopes."""
@@ -131,8 +126,7 @@ class AftermindStorage:
             writes.append(ItemWrite(path=path, key=record.id, value=value, vectors=vectors))
             writes.append(ItemWrite(path=PLACES, key=record.id, value={"path": list(path)}))
             writes.append(ItemWrite(path=ACCESSES, key=record.id, value=None))  # the record has the time
-        if writes:
-            await self.memory.items.write(writes, **self._whose)
+        await self.memory.items.write(writes, **self._whose)
 
     async def asearch(
         self,
@@ -215,8 +209,6 @@ class AftermindStorage:
 
     async def _places(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The path of each record that exists."""
-        if not ids:
-            return {}
         return _paths(await self.memory.items.get(*((PLACES, each) for each in ids), renew=False, **self._whose))
 
 
