@@ -207,24 +207,29 @@ async def test_a_job_that_outlasts_its_lease_runs_once(url: str, tmp_path: Path)
     assert extractor.calls == 1
 
 
-ENDS_LATE = """
-import sys, threading, time
+LIVES_ON = """
+import sys, time
+from pathlib import Path
 
 from aftermind import sync
 from aftermind.outbox.inmemory import IDLE_CHECK_SECONDS
 
-with sync.Memory(sys.argv[1]) as memory:
-    memory.remember("I live in Oslo.", user_id="alice").stored()
-    memory.forget(user_id="alice")  # wakes the queue, which waits for its next check
-threading.Thread(target=time.sleep, args=(2 * IDLE_CHECK_SECONDS,)).start()  # the interpreter waits for it
+file = Path(sys.argv[1])
+with sync.Memory(f"sqlite:{file}") as memory:
+    for _ in range(5):
+        memory.forget(user_id="alice")  # wakes the queue
+        time.sleep(0.1)  # then it is idle, and waits for its next check
+file.unlink()
+time.sleep(2 * IDLE_CHECK_SECONDS)
+print(file.exists())
 """
 
 
-def test_a_closed_store_checks_for_no_jobs(tmp_path: Path) -> None:
-    argv = [sys.executable, "-c", ENDS_LATE, f"sqlite:{tmp_path}/memory.db"]
+def test_a_closed_store_is_not_opened_for_another_check(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", LIVES_ON, str(tmp_path / "memory.db")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
 
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 class SlowExtractor(RuleExtractor):

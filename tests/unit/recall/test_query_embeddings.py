@@ -151,6 +151,7 @@ class TwoKinds(Slow):
 async def test_a_question_has_the_vector_of_a_question(inline: bool) -> None:
     asked = TwoKinds()
     asked.inline = inline
+    asked.go.set()
 
     vector, why = await QueryVectors(asked, budget_seconds=5).vector("theme?")
 
