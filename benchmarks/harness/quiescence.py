@@ -88,8 +88,9 @@ async def _jobs(url: str) -> tuple[int, int]:
 
 
 def _spooled(folder: Path) -> int:
+    """Bytes of segments; damaged records are kept aside in other files, for people."""
     total = 0
-    for path in folder.rglob("*"):
+    for path in folder.rglob("*.spool"):
         with suppress(FileNotFoundError):  # a segment is removed as soon as it is sent
             total += path.stat().st_size if path.is_file() else 0
     return total
