@@ -239,14 +239,32 @@ async def test_the_agent_takes_a_url_and_continues_a_session(tmp_path: Path) -> 
         ]
 
 
-async def test_an_agent_answers_without_a_memory_that_fails(memory: Memory) -> None:
+async def test_an_agent_answers_without_a_memory_that_fails(memory: Memory, caplog: pytest.LogCaptureFixture) -> None:
     agent = Agent("Be brief.", model="echo", memory=AftermindMemory(memory))
 
     result = await agent.run("Hello.", user_id="x" * 600, session_id="s1")  # an id that is too long
 
     assert "Hello." in result.output
+    assert "a run was not remembered" in caplog.text
+    assert "Traceback" not in caplog.text
     with pytest.raises(errors.InvalidScope):
         await AftermindMemory(memory).recall("Hello.", user_id="x" * 600)
+
+
+async def test_an_agent_without_a_named_store_remembers_in_memory_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("AFTERMIND_DATABASE_URL", "AFTERMIND_BROKER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AFTERMIND_STATE_DIR", str(tmp_path))
+    agent = Agent("Be brief.", model="echo")
+
+    await agent.run("I live in Oslo.", user_id="alice", session_id="s1")
+
+    (known,) = await agent._memory.recall("Where do I live?", user_id="alice")
+    assert known.input == "I live in Oslo."
+    assert "the agent's memory ends with the process" in caplog.text
+    await agent._memory.aclose()
 
 
 async def test_a_lazy_memory_of_loomflow_connects_at_its_first_use(memory: Memory) -> None:

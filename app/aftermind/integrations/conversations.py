@@ -71,8 +71,8 @@ async def remember_run(
     try:
         for part, _ in turn_builder.split_turn(turn, memory.settings):
             await memory.remember(part, user_id=user_id, session_id=session_id, agent_id=agent_id, namespace=namespace)
-    except errors.AftermindError:
-        log.exception("a run was not remembered", extra={"messages": len(turn)})
+    except errors.AftermindError as exc:
+        log.error("a run was not remembered (%s messages): %s", len(turn), exc)
 
 
 def split_text(text: str, limit: int) -> Iterator[str]:

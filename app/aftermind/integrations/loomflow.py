@@ -29,8 +29,8 @@ def _or_empty(method: Callable[..., Any]) -> Callable[..., Any]:
     async def read(self: AftermindMemory, *args: Any, **options: Any) -> Any:
         try:
             return await method(self, *args, **options)
-        except errors.AftermindError:
-            log.exception("memory was not read for a run", extra={"method": method.__name__})
+        except errors.AftermindError as exc:
+            log.error("memory was not read for a run (%s): %s", method.__name__, exc)
             return []
 
     return read
@@ -49,20 +49,34 @@ class AgentMemory(AftermindMemory):
         """See `AftermindMemory.remember`. The answer exists already, so an error is logged instead of raised."""
         try:
             return await super().remember(episode)
-        except errors.AftermindError:
-            log.exception("a run was not remembered", extra={"episode_id": episode.id})
+        except errors.AftermindError as exc:
+            log.error("a run was not remembered (episode %s): %s", episode.id, exc)
             return episode.id
 
 
+def _default_memory() -> AgentMemory:
+    """The memory of the settings. In memory if they name no store, as loomflow's own default is."""
+    try:
+        return AgentMemory()
+    except errors.InvalidSettings as exc:
+        if (exc.field, exc.value) != ("url", None):
+            raise
+        log.warning("the agent's memory ends with the process: %s", exc)
+        return AgentMemory("inmemory")
+
+
 class Agent(loomflow.Agent):
-    """loomflow's `Agent`. `memory` is also any store of Aftermind, as a URL or a dict; None: the settings of Aftermind.
+    """loomflow's `Agent`. `memory` is also any store of Aftermind, as a URL or a dict. None: the store of Aftermind's
+    settings, or in memory if they name none.
 
     Facts are extracted by Aftermind's workers, so `auto_extract` is off by default. If memory fails, the agent answers
     without it.
     """
 
     def __init__(self, *args: Any, memory: Any = None, auto_extract: bool | None = False, **options: Any) -> None:
-        if memory is None or isinstance(memory, str | Mapping):
+        if memory is None:
+            memory = _default_memory()
+        elif isinstance(memory, str | Mapping):
             memory = AgentMemory(memory)
         elif type(memory) is AftermindMemory:
             memory = AgentMemory(memory.memory, namespace=memory.namespace)

@@ -86,8 +86,8 @@ class AftermindMemoryStore(MemoryStore):
                         idempotency_key=key,
                         **self._whose,
                     )
-                except errors.InvalidMessage:  # raised, it would come back with each batch, and no later one be stored
-                    log.exception("a message of an agent was not remembered")
+                except errors.InvalidMessage as exc:  # raised, it would return with each batch: no later one is stored
+                    log.error("a message of an agent was not remembered: %s", exc)
         self._highest = max((number for number in numbers if number is not None), default=-1)
 
 

@@ -55,8 +55,8 @@ class Memory(upsonic.storage.memory.memory.Memory):
         loaded: dict[str, Any] = {"message_history": [], "context": [], "metadata": []}
         try:
             loaded = await self._load()
-        except errors.AftermindError:
-            log.exception("memory was not loaded for a run")
+        except errors.AftermindError as exc:
+            log.error("memory was not loaded for a run: %s", exc)
         metadata = [data_element("AgentMetadata", _lines(agent_metadata or {}, "  ")), *loaded["metadata"]]
         return {
             "message_history": loaded["message_history"],
@@ -75,8 +75,8 @@ class Memory(upsonic.storage.memory.memory.Memory):
         if output.status is RunStatus.completed:
             try:
                 await self._remember_run(output, agent_id)
-            except errors.AftermindError:
-                log.exception("a run was not remembered", extra={"run_id": output.run_id})
+            except errors.AftermindError as exc:
+                log.error("a run was not remembered (run_id %s): %s", output.run_id, exc)
         try:
             if output.status is not RunStatus.completed:
                 self._kept_runs.add(output.run_id)
@@ -86,8 +86,8 @@ class Memory(upsonic.storage.memory.memory.Memory):
                 if found is not None:
                     await self._keep_run(output, self._session(found.scope.session_id))
                 self._kept_runs.discard(output.run_id)
-        except errors.AftermindError:
-            log.exception("the state of a run was not kept", extra={"run_id": output.run_id})
+        except errors.AftermindError as exc:
+            log.error("the state of a run was not kept (run_id %s): %s", output.run_id, exc)
 
     async def find_session_async(self, session_id: str | None = None) -> AgentSession | None:
         """A session of the user by its id, the own one by default, with its messages, summary and metadata; None if
