@@ -13,7 +13,7 @@ from aftermind.types import Fact as Known
 with extra("loomflow"):
     from loomflow.core.types import Fact
 
-EVERY_FACT = 100_000  # of a user
+MAX_FACTS = 100_000  # of a user
 
 
 class AftermindFacts:
@@ -56,11 +56,11 @@ class AftermindFacts:
         """
         whose: dict[str, Any] = {"user_id": user_id, "namespace": self._namespace}
         if valid_at is None:
-            found = await self._memory.facts.history(subject, predicate, limit=EVERY_FACT, **whose)
+            found = await self._memory.facts.history(subject, predicate, limit=MAX_FACTS, **whose)
             found = [each for each in found if each.superseded_at is None]
         else:
             found = await self._memory.facts.query(
-                subject=subject, predicate=predicate, as_of=utc(valid_at), limit=EVERY_FACT, **whose
+                subject=subject, predicate=predicate, as_of=utc(valid_at), limit=MAX_FACTS, **whose
             )
         found.sort(key=lambda each: each.recorded_at, reverse=True)
         return [to_fact(each) for each in found if object_ is None or each.object == object_][:limit]
@@ -75,11 +75,11 @@ class AftermindFacts:
 
     async def all_facts(self) -> list[Fact]:
         """The facts of the anonymous user; those of another user are read by `query`."""
-        return await self.query(limit=EVERY_FACT)
+        return await self.query(limit=MAX_FACTS)
 
     async def delete(self, *, user_id: str | None = None, before: datetime | None = None) -> int:
         """Retract facts, of those recorded before a time if given; how many."""
-        found = await self.query(limit=EVERY_FACT, user_id=user_id)
+        found = await self.query(limit=MAX_FACTS, user_id=user_id)
         old = [each for each in found if before is None or each.recorded_at < utc(before)]
         # The earliest first: a fact that is retracted makes the one that it had ended true again.
         for each in sorted(old, key=lambda each: each.valid_from):
@@ -88,13 +88,13 @@ class AftermindFacts:
 
     async def count(self, *, user_id: str | None = None) -> int:
         """How many facts there are, with ended ones."""
-        return len(await self.query(limit=EVERY_FACT, user_id=user_id))
+        return len(await self.query(limit=MAX_FACTS, user_id=user_id))
 
     async def aclose(self) -> None:
         """Nothing: the memory closes the connections."""
 
 
-class SeedFact(Fact):
+class EscapedFact(Fact):
     """A fact that is data of a prompt: its text is escaped and one line."""
 
     def format(self) -> str:
@@ -104,7 +104,7 @@ class SeedFact(Fact):
 
 def to_fact(known: Known) -> Fact:
     """A fact as loomflow has it."""
-    return SeedFact(
+    return EscapedFact(
         id=str(known.id),
         user_id=known.scope.user_id,
         subject=known.subject,

@@ -7,9 +7,9 @@ from xml.sax.saxutils import escape, quoteattr
 
 from aftermind.api.turn_builder import limits
 from aftermind.integrations.extras import extra
-from aftermind.integrations.loomflow_facts import EVERY_FACT, AftermindFacts, to_fact, utc
+from aftermind.integrations.loomflow_facts import MAX_FACTS, AftermindFacts, to_fact, utc
 from aftermind.integrations.loomflow_recall import RECORDS, episode_id, search_weighted
-from aftermind.integrations.message_records import read_session, standing
+from aftermind.integrations.message_records import read_session, without_undone
 from aftermind.integrations.store_addresses import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
@@ -47,7 +47,7 @@ class AftermindMemory(MemoryPlace):
         """The user's blocks."""
         found = await self.memory.blocks.list(**self.whose(user_id))
         return [
-            SeedBlock(name=each.name, content=each.content, updated_at=each.updated_at, pinned_order=place)
+            EscapedBlock(name=each.name, content=each.content, updated_at=each.updated_at, pinned_order=place)
             for place, each in enumerate(found)
         ]
 
@@ -130,7 +130,7 @@ class AftermindMemory(MemoryPlace):
 
     async def profile(self, *, user_id: str | None = None) -> MemoryProfile:
         """Counts, recent sessions and sample facts of a user."""
-        episodes, facts = await self._all(user_id), await self.facts.query(limit=EVERY_FACT, user_id=user_id)
+        episodes, facts = await self._all(user_id), await self.facts.query(limit=MAX_FACTS, user_id=user_id)
         return MemoryProfile(
             user_id=user_id,
             episode_count=len(episodes),
@@ -178,11 +178,11 @@ class AftermindMemory(MemoryPlace):
         known: dict[EpisodeId, Said] = {}
         for start in range(0, len(wanted), PAGE):
             page = await self.memory.get(*wanted[start : start + PAGE], **self.whose(user_id))
-            known |= {each.id: each for each in standing(each for each in page if each is not None)}
+            known |= {each.id: each for each in without_undone(each for each in page if each is not None)}
         return [_to_episode(each, [known.get(id_) for id_ in halves[each.id]], user_id) for each in found]
 
 
-class SeedBlock(MemoryBlock):
+class EscapedBlock(MemoryBlock):
     """A block that is data of a prompt: neither its name nor its text can close its element."""
 
     def format(self) -> str:

@@ -116,7 +116,7 @@ async def read_session(
         page = await memory.history(
             user_id=user_id, session_id=session_id, namespace=namespace, limit=size, before=before
         )
-        found = [*standing(page), *found]
+        found = [*without_undone(page), *found]
         if len(page) < size:
             break
         before = page[0]
@@ -166,7 +166,7 @@ async def replace_episodes(
     return receipt
 
 
-def standing(episodes: Iterable[Episode]) -> list[Episode]:
+def without_undone(episodes: Iterable[Episode]) -> list[Episode]:
     """The episodes that were not undone."""
     return [each for each in episodes if each.mark != UNDONE]
 
