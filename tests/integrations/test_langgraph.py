@@ -430,5 +430,5 @@ def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     stored, recalled, prompt = run_examples("langgraph.md", tmp_path)
 
     assert "tea" in stored
-    assert "I moved to Oslo." in recalled
+    assert "I live in Oslo." in recalled
     assert "<memory" in prompt
