@@ -131,8 +131,8 @@ Each has its own extra, and imports its framework only when it is used. This pag
   worker*: the write is in the database when the call returns. *Of the service*: the example is a client of the
   [HTTP service](../guides/http.md), which has a `Memory` like all others; its tests are among `make test-long`.
 - *Attacks*: a test sends each text of the attack corpus through the integration. None leaves the element that marks it
-  as data. loomflow and Definable put recalled memory into the system prompt, and Upsonic the profile; each page says
-  where its memory is placed.
+  as data. loomflow and Definable put recalled memory into the system prompt, and Upsonic the profile; each page
+  describes where its memory is placed.
 
 Models of other providers are on the page [Model providers](providers.md).
 

@@ -100,8 +100,8 @@ async def _cancel_tasks() -> None:
         await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
 
 
-# Not `atexit`, which comes after the executors' threads have ended: background work then failed and said so. Functions
-# of this kind are called in reverse order, so before that of `concurrent.futures.thread`.
+# Not `atexit`, which comes after the executors' threads have ended: background work then failed with a log line.
+# Functions of this kind are called in reverse order, so before that of `concurrent.futures.thread`.
 threading._register_atexit(_cancel_background_work)  # type: ignore[attr-defined]
 
 

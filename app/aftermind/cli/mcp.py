@@ -89,7 +89,7 @@ async def _serve_until_stopped(config: "uvicorn.Config") -> None:
         def capture_signals(self) -> Iterator[None]:
             """Leave the signals to the loop's handlers, which cancel this task.
 
-            With uvicorn's beside them, one signal would stop the server and cancel it in the middle of that.
+            With uvicorn's in addition, one signal would stop the server and cancel it in the middle of that.
             """
             yield
 

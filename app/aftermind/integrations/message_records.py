@@ -44,7 +44,7 @@ class Records:
         """A chat message whose content is the record's text, or all of it as JSON if it has none or its rest is large.
 
         `metadata` is kept with it. If the content is too large for a message, its text is cut, with a note, and what
-        else is too large goes through `shorten`: long texts become their length and digest. Not with `is_cut` False.
+        else is too large is passed to `shorten`: long texts become their length and digest. Not with `is_cut` False.
         Raises `InvalidMessage` for a record that cannot be written as JSON.
         """
         message = self._fitted(record, limits, metadata or {}, is_cut=is_cut)

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: a session whose items are remembered, and two ways to add what is recalled to a run."""
+"""OpenAI Agents SDK: a session whose items are remembered, and two hooks that add what is recalled to a run."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial

@@ -11,7 +11,7 @@ from aftermind.types import Episode, Match
 # hash embedder, in both halves of the conversations of `benchmarks/recall_quality.py`.
 REPEATED = 0.7
 
-_QUESTION_WORD = re.compile(r"\b(?:(when|how long)|what|which|who|whom|where|how)\b", re.IGNORECASE)
+_QUESTION_WORD = re.compile(r"\b(?:(when|how long)|wh(?:at|ich|om?|ere)|how)\b", re.IGNORECASE)
 _AUXILIARY = re.compile(
     r"\b(?:(ha(?:s|ve))|do|does|did|is|are|was|were|had|will|would|can|could|may|might|shall|should|must)\b",
     re.IGNORECASE,

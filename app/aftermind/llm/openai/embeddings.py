@@ -49,7 +49,7 @@ class ProviderEmbedder:
         return await self._embed(texts, is_query=False)
 
     async def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """As `embed`, of questions, whose vectors Voyage AI and Cohere compute in another way."""
+        """As `embed`, of questions, whose vectors Voyage AI and Cohere compute differently."""
         return await self._embed(texts, is_query=True)
 
     async def _embed(self, texts: Sequence[str], *, is_query: bool) -> Vectors:
