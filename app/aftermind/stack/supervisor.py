@@ -43,6 +43,7 @@ class Supervisor:
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
         self._wanted = desired_state.read_desired_state(folder)
+        self._followed = self._wanted.revision  # not before old commands have ended: callers read states by it
         self._parts: dict[str, Supervised] = {}
         self._phase = "starting"
         self._error: StackError | None = None
@@ -149,6 +150,7 @@ class Supervisor:
         await self._hold_and_release()
         for name in commands.keys() - self._parts.keys():
             self._start(CommandProgram(commands[name]))
+        self._followed = self._wanted.revision
         self._report()
 
     async def _hold_and_release(self) -> None:
@@ -171,7 +173,7 @@ class Supervisor:
         error = self._error
         report = Report(
             run=self._wanted.run,
-            revision=self._wanted.revision,
+            revision=self._followed,
             pid=os.getpid(),
             phase=self._phase,
             error=(error.component, error.why, error.remedy) if error else None,

@@ -137,6 +137,16 @@ def test_only_what_changed_is_restarted(stack: Stack) -> None:
     assert "gone" not in {each.name for each in stack.status()}
 
 
+def test_a_command_that_stops_slowly_is_not_taken_for_its_successor(stack: Stack) -> None:
+    slow = ("sh", "-c", "trap 'sleep 1; exit' TERM; while :; do sleep 0.1; done")
+    stack.supervise([Command(name="changed", argv=slow), Command(name="gone", argv=("sleep", "600"))])
+    before = _status(stack, "changed").pid
+
+    stack.supervise([Command(name="changed", argv=("sleep", "600"))])
+
+    assert _status(stack, "changed").pid != before
+
+
 def test_the_web_stops_before_the_workers_and_those_before_the_data(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "state", replica=False, postgres_settings=FAST)
     stack.up()
