@@ -23,6 +23,7 @@ def test_every_reason_is_explained_and_every_explained_reason_exists() -> None:
         *_texts(pending_candidates, _is_append, within="gaps"),
         *_texts(replica_read_lease, lambda node: isinstance(node, ast.keyword) and node.arg == "doubt"),
         *_texts(query_embeddings, _is_second_result, within="vector"),
+        *_texts(query_embeddings, lambda node: isinstance(node, ast.Return), within="_loading"),
         *_texts(client, _is_second_result, within="search"),
     }
 

@@ -18,7 +18,7 @@ from tests.repository.test_monitoring_files import EXPORTED
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 RUN_HERE = ("docs/guides/agents.md", "docs/guides/watching.md")  # the quick start has a test of its own, on a stack
-OURS_ELSEWHERE = {"AFTERMIND_X"}
+OURS_ELSEWHERE = {"AFTERMIND_X", "AFTERMIND_URL", "AFTERMIND_KEY"}
 
 
 def blocks(page: str, kind: str) -> list[str]:

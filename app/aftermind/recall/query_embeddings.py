@@ -86,19 +86,23 @@ class QueryVectors:
             return self._cache(text, await _embed(self._embedder, text)), None
         task = self._task(text)
         if self._clock() < self._paused_until and not task.done():
-            return None, self._missed("does not answer")
+            return None, self._loading() or f"{self._embedder.name} does not answer: only a lexical search was made"
         try:
             async with asyncio.timeout(self._budget):
                 return await asyncio.shield(task), None
         except TimeoutError:
             self._count_failure()
-            return None, self._missed(f"took more than {self._budget:g} s")
+            return None, self._loading() or (
+                f"{self._embedder.name} took more than {self._budget:g} s: only a lexical search was made"
+            )
         except errors.AftermindError as exc:
             return None, f"no vector for the question: {exc}"
 
-    def _missed(self, why: str) -> str:
-        assert self._embedder is not None
-        return f"{self._embedder.name} {why if self._is_loaded else 'is being loaded'}: only a lexical search was made"
+    def _loading(self) -> str | None:
+        """The reason of a missing vector, until the embedder is loaded."""
+        if self._embedder is None or self._is_loaded:
+            return None
+        return f"{self._embedder.name} is being loaded: only a lexical search was made"
 
     async def close(self) -> None:
         """Stop calls without a waiting caller. A loading embedder is awaited."""
