@@ -528,7 +528,10 @@ class Recall:
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
-            run.matches = diversify_sessions(run.matches)
+            spread = diversify_sessions(run.matches)
+            run.matches = [match for match in spread if match.score >= query.min_score]
+            if run.excluded is not None:
+                run.excluded.add(spread, run.matches, ExclusionReason.MIN_SCORE)
 
     async def _apply_feedback(self, run: _Run, route: Route) -> None:
         """Read counts where they may change something: no statement for a user without procedures, by default."""

@@ -51,7 +51,7 @@ class QueryVectors:
         self._preparing: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
         self._failed, self._paused_until = 0, -1.0
         self._identity: EmbedderIdentity | None = None
-        self._is_loaded = False
+        self._is_loaded = self._has_failed = False
 
     @property
     def embedder(self) -> EmbedderIdentity | None:
@@ -100,7 +100,7 @@ class QueryVectors:
 
     def _loading(self) -> str | None:
         """The reason of a missing vector, until the embedder is loaded."""
-        if self._embedder is None or self._is_loaded:
+        if self._embedder is None or self._is_loaded or self._has_failed:
             return None
         return f"{self._embedder.name} is being loaded: only a lexical search was made"
 
@@ -140,6 +140,7 @@ class QueryVectors:
         if task.cancelled():
             return
         if task.exception() is not None:
+            self._has_failed = True  # it is not being loaded
             self._count_failure()
         else:
             self._failed, self._paused_until = 0, -1.0

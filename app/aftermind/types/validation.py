@@ -253,7 +253,7 @@ def message_metadata(given: Mapping[str, Json], limits: Limits, index: int = 0) 
             why = f"names that begin with {RESERVED!r} are reserved. Use another name."
             raise errors.InvalidMessage("metadata", name, why, index=index)
     if RECORD in metadata:
-        metadata[RECORD] = given[RECORD]  # with its type: a split turn is checked again
+        metadata[RECORD] = FrameworkRecord(metadata[RECORD])  # with its type: a split turn is checked again
     return metadata
 
 

@@ -31,3 +31,7 @@ async def test_of_questions_alike_the_one_about_all_sessions_finds_another(quest
         sessions = [each.item.scope.session_id for each in found if isinstance(each.item, Episode)]
         assert sorted(sessions) == ["friday", "monday", "monday", "monday"]
         assert sessions.index("friday") == (1 if is_about_all else 2)
+
+        least = sorted(each.score for each in found)[1]
+        above = await memory.recall_scored(question, user_id="ann", load=["history"], min_score=least)
+        assert all(each.score >= least for each in above)

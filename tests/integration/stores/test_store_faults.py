@@ -15,7 +15,7 @@ import sqlalchemy
 from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
 from aftermind.db.inmemory_database import MemoryDatabase
-from aftermind.db.record_store_journals import sql_connections
+from aftermind.db.record_store_journals import sql_connections, writer
 from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, StoreState
 from aftermind.db.record_store_journals.sql import SqlJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
@@ -193,7 +193,7 @@ async def test_a_turn_is_stored_only_once_its_rows_are_on_disk(tmp_path: Path, m
 async def test_a_process_that_pauses_within_a_transaction_loses_no_turn(
     statement: str, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_connections, "TIMEOUT_SECONDS", 0.2)  # after which the server ends such a transaction
+    monkeypatch.setattr(sql_connections, "IDLE_SECONDS", 0.2)  # after which the server ends such a transaction
     async with memory_at(sql_url(database), tmp_path) as memory:
         await (await memory.remember("before", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
         with paused_at(memory, statement) as paused:
@@ -204,6 +204,7 @@ async def test_a_process_that_pauses_within_a_transaction_loses_no_turn(
                 lambda: is_empty(database, "state LIKE 'idle in transaction%' OR state = 'active'"),
                 description="the server ends the transaction that waits",
             )
+            monkeypatch.setattr(sql_connections, "IDLE_SECONDS", 5.0)  # of connections that are made from now on
 
         for receipt in await remembering:
             await receipt.stored(timeout=PATIENCE_SECONDS)
@@ -245,6 +246,31 @@ async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once
     await database.close()  # what follows is read from the journal
 
     assert await database.generation() == 2
+    await database.close()
+
+
+async def test_a_repeated_commit_counts_once_also_where_another_process_waits_for_the_turn(
+    shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = type(shared_journal).commit
+
+    def commit_twice(*given: Any, **named: Any) -> StoreState | None:
+        commit(*given, **named)
+        return commit(*given, **named)
+
+    monkeypatch.setattr(writer, "TURN_SECONDS", 0.0)
+    database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
+    async with database.transaction() as tx:
+        tx.put(tx.table("generation"), "last", 1)
+    shared_journal.ask("another process")
+    monkeypatch.setattr(type(shared_journal), "commit", commit_twice)
+
+    for number in (2, 3):  # the first sees that somebody waits, and the second hands over
+        async with database.transaction() as tx:
+            tx.put(tx.table("generation"), "last", number)
+    await database.close()
+
+    assert await database.generation() == 3
     await database.close()
 
 

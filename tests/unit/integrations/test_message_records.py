@@ -150,3 +150,9 @@ async def test_a_replaced_message_has_no_record_of_the_old_one() -> None:
 
             assert new is not None
             assert (new.content, new.metadata, RECORDS.from_episode(new)) == ("New.", {"topic": "x"}, None)
+
+
+def test_a_record_is_cleaned_like_other_texts() -> None:
+    found = stored(user(content="Hi.", metadata={RECORD: FrameworkRecord("a\x00b")})).metadata[RECORD]
+
+    assert "\x00" not in str(found)

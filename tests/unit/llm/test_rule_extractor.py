@@ -43,6 +43,7 @@ def shown(claim: Assertion) -> str:
         ("I don't live in Rome anymore.", ["lives_in Rome <2024-06-12"]),
         ("I used to live in Madrid.", ["lives_in Madrid <2024-06-12"]),
         ("I lived in Madrid from 2010 to 2015.", ["lives_in Madrid >2010-01-01 <2016-01-01"]),
+        ("I've lived in Oslo since 2019, next to a bakery that closed in 2021.", ["lives_in Oslo >2019-01-01"]),
         ("I lived in Rome until 2019.", ["lives_in Rome <2020-01-01"]),
         ("Until 2019 I lived in Rome.", ["lives_in Rome <2020-01-01"]),
         ("I moved away from Lyon in 2019.", ["lives_in Lyon <2019-01-01"]),
@@ -125,6 +126,7 @@ def test_a_first_person_statement_is_a_claim(sentence: str, expected: list[str])
         # a present that has lasted, and a past
         ("Vivimos en Santa Fe desde 2018.", ["lives_in Santa Fe >2018-01-01"]),
         ("He vivido en Quito desde 2018.", ["lives_in Quito >2018-01-01"]),
+        ("Trabajo en Repsol desde 2015 y ascendí a gerente en 2020.", ["works_at Repsol >2015-01-01"]),
         ("Viví en Quito desde 2010 hasta 2015.", ["lives_in Quito >2010-01-01 <2016-01-01"]),
         # what English has, too
         ("Soy argentina.", ["nationality argentina"]),

@@ -140,6 +140,23 @@ async def test_a_slow_load_is_said_so_and_is_no_failure_of_the_provider() -> Non
     await vectors.close()
 
 
+class Missing(Slow):
+    """An embedder whose files are missing."""
+
+    async def prepare(self) -> None:
+        raise errors.InvalidSettings("embedder", "local:missing", "its files are missing.")
+
+
+async def test_an_embedder_that_cannot_be_loaded_is_not_being_loaded() -> None:
+    vectors = QueryVectors(Missing(failing=True), budget_seconds=0.2, clock=lambda: 0.0)
+
+    reasons = [(await vectors.vector(f"question {number}"))[1] or "" for number in range(4)]
+
+    assert "does not answer" in reasons[3]
+    assert not any("is being loaded" in why for why in reasons)
+    await vectors.close()
+
+
 class TwoKinds(Slow):
     """An embedder with other vectors for questions."""
 

@@ -21,7 +21,8 @@ from aftermind.private_files import PRIVATE_MODE, make_folder
 
 T = TypeVar("T")
 APPLICATION_ID = 0x41465431  # "AFT1": distinguishes the file from those of other programs
-TIMEOUT_SECONDS = 5.0  # of a lock, and of a connection that a frozen process holds in a transaction
+TIMEOUT_SECONDS = 5.0  # of a lock, and of closing
+IDLE_SECONDS = 5.0  # of a connection that a frozen process holds in a transaction
 ANSWER_SECONDS = 60.0  # for a commit of very many rows
 BUSY_SECONDS = 2.0  # that SQLite waits for the write of another process
 # Any: values of a row, or a parameter; by name, or a list of them for a statement that is executed for each
@@ -277,8 +278,8 @@ def _begun(work: Callable[[Connection], T], mode: Mode) -> Callable[[sa.Connecti
 
 def _prepare(raw: Any, _: object) -> None:
     cursor = raw.cursor()
-    for name in ("idle_in_transaction_session_timeout", "lock_timeout"):
-        cursor.execute(f"SET {name} = {TIMEOUT_SECONDS * 1000:.0f}")
+    for name, seconds in (("idle_in_transaction_session_timeout", IDLE_SECONDS), ("lock_timeout", TIMEOUT_SECONDS)):
+        cursor.execute(f"SET {name} = {seconds * 1000:.0f}")
     cursor.close()
     raw.commit()
 

@@ -296,6 +296,9 @@ class JournalWriter:
             if state is None or self._is_used():
                 return
             self._state, self._is_current = None, False
+        self._hand_over(state)
+
+    def _hand_over(self, state: StoreState) -> None:
         try:
             self._swap({}, state, self._next_holder(state))
         except errors.AftermindError as exc:  # it is taken from this process after a while
@@ -348,16 +351,17 @@ class JournalWriter:
             state, is_kept = self._state, self._is_used() or not self._is_ending
             if not is_kept:  # others may commit before this thread continues
                 self._state, self._is_current = None, False
-        holder = self.opening if is_kept or state is None else self._next_holder(state)
         only = [name for name in erased if name != shared.shared]  # its keys are of no user
-        found = None if state is None else self._swap(batch, state, holder, erased=only)
+        found = None if state is None else self._swap(batch, state, self.opening, erased=only)
         if found is None:
             raise errors.StoreUnavailable(self._name, "another process has taken over writing", "Repeat the call.")
+        if not is_kept:
+            self._hand_over(found)  # apart: a repeated commit is recognised by the name of this process alone
+            return
         now = monotonic()
         with self._lock:
-            if is_kept:
-                self._state, self._renewed_at = found, now
-                self._is_ending = bool(found.waiting) and now - self._taken_at > TURN_SECONDS
+            self._state, self._renewed_at = found, now
+            self._is_ending = bool(found.waiting) and now - self._taken_at > TURN_SECONDS
 
     def _swap(self, batch: Batch, expected: StoreState, holder: str, erased: Collection[str] = ()) -> StoreState | None:
         """Commit, unless another process has; None then.

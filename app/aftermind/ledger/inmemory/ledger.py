@@ -573,6 +573,8 @@ def _put_unstored(tx: Transaction, job: Job) -> None:
 def _drop(tx: Transaction, job_id: JobId) -> None:
     run = mem(tx)
     record = jobs_table(tx)[job_id]
+    if record.job.kind is JobKind.STORE:
+        run.drop(_unstored_ids(tx, record.job.scope.namespace).get(record.job.scope.user_column, {}), job_id)
     for rows in (_finished(tx), _live_ids(tx, record.job.kind), jobs_table(tx), run.table("follows")):
         run.drop(rows, job_id)
 

@@ -345,8 +345,8 @@ class _Sentence:
 
 
 def _period(words: str, said_at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
-    if span := re.search(r"\b(?:from|since)\b(.*?)\b(?:to|until|till)\b(.*)", words):
-        began, ended = dates.find(span[1], said_at), dates.find(span[2], said_at)
+    if span := re.search(r"\b(?:from\b(.*?)\b(?:to|until|till)|since\b(.*?)\b(?:until|till))\b(.*)", words):
+        began, ended = dates.find(span[1] or span[2] or "", said_at), dates.find(span[3], said_at)
         if began and ended and began.start < ended.end <= said_at:
             return began.start, ended.end
     period = dates.find(words, said_at)
