@@ -291,7 +291,7 @@ class Sees(EchoModel):
 EPISODE = re.compile(r"- \[\S+\] (['\"].*['\"]) -> (['\"].*['\"])")
 
 
-BLOCK = re.compile(r"""<block name=("[^"<>\n]*"|'[^'<>\n]*')>\n[^<>]*\n</block>""")
+BLOCK = re.compile(r"""<(?:block name=(?:"[^"<>\n]*"|'[^'<>\n]*')|[\w-]+)>\n[^<>]*\n</[\w-]+>""")
 
 
 def split_seed(prompt: str) -> tuple[str, str]:

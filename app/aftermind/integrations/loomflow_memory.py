@@ -1,5 +1,6 @@
 """loomflow's `Memory` protocol on a memory."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -30,6 +31,7 @@ with extra("loomflow"):
     )
 
 PAGE = 1_000
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 class AftermindMemory(MemoryPlace):
@@ -186,8 +188,10 @@ class EscapedBlock(MemoryBlock):
     """A block that is data of a prompt: neither its name nor its text can close its element."""
 
     def format(self) -> str:
-        """The text for a prompt."""
-        return f"<block name={quoteattr(self.name)}>\n{escape(self.content)}\n</block>"
+        """The text for a prompt: an element of its name, as loomflow's, if the name is one of an element."""
+        tag = self.name if _TAG.fullmatch(self.name) else "block"
+        name = "" if tag == self.name else f" name={quoteattr(self.name)}"
+        return f"<{tag}{name}>\n{escape(self.content)}\n</{tag}>"
 
 
 def _key(episode_id: str) -> str:
