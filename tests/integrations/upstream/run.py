@@ -153,7 +153,7 @@ SUITES = {
         files=("tests/unittests/memory/test_in_memory_memory_service.py",),
         left_out={
             **dict.fromkeys(("add_session", "add_events"), "of a private attribute"),
-            "case_insensitive": "of the number of matches: Aftermind adds the message beside one",
+            "case_insensitive": "of the number of matches: Aftermind adds the neighbouring message",
         },
         note="Tests of release 2.5.0, the newest at hand: source distributions have none.",
         has_conftest=False,
