@@ -162,7 +162,7 @@ class ExtraMissing(InvalidSettings):
         self.extra, self.package, self.what, self.python = extra, package, what, python
         needed = f", and {what} needs it" if what else ""
         remedy = f"Install it by: pip install 'aftermind[{extra}]'"
-        if sys.version_info < python:  # pip leaves it out without a word
+        if sys.version_info < python:  # pip skips the package silently
             own, wanted = (".".join(str(part) for part in each) for each in (sys.version_info[:2], python))
             remedy = f"It needs Python {wanted} or later, and this is Python {own}. {remedy} there"
         super().__init__("package", package, f"not installed{needed}. {remedy}.")

@@ -85,9 +85,9 @@ class Records:
         self, rest: dict[str, Any], place: list[str | int], text: str | None, limits: Limits, metadata: Record
     ) -> dict[str, Any]:
         if text and clean_text(text) == text:
-            told = {RECORD: self._record(rest, place), **metadata}
-            if _size(_encode(told)) <= limits.metadata_bytes:
-                return {"content": text, "metadata": told}
+            described = {RECORD: self._record(rest, place), **metadata}
+            if _size(_encode(described)) <= limits.metadata_bytes:
+                return {"content": text, "metadata": described}
         whole = deepcopy(rest)
         if text:
             _put(whole, place, text)

@@ -520,18 +520,13 @@ class Recall:
             run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
             preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
-            run.matches = [match for match in preferred if match.score >= run.min_score]
-            if run.excluded is not None:
-                run.excluded.add(preferred, run.matches, ExclusionReason.MIN_SCORE)
+            _keep_likely(run, preferred, least=run.min_score)
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
             run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
-            spread = diversify_sessions(run.matches)
-            run.matches = [match for match in spread if match.score >= query.min_score]
-            if run.excluded is not None:
-                run.excluded.add(spread, run.matches, ExclusionReason.MIN_SCORE)
+            _keep_likely(run, diversify_sessions(run.matches), least=query.min_score)
 
     async def _apply_feedback(self, run: _Run, route: Route) -> None:
         """Read counts where they may change something: no statement for a user without procedures, by default."""
@@ -728,6 +723,13 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
         match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
         for rank, place in enumerate(places, start=1)
     ]
+
+
+def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:
+    """Take over matches with new scores, without those that are below the least now."""
+    run.matches = [match for match in rescored if match.score >= least]
+    if run.excluded is not None:
+        run.excluded.add(rescored, run.matches, ExclusionReason.MIN_SCORE)
 
 
 def _unavailable(run: _Run) -> errors.StoreUnavailable:

@@ -229,16 +229,21 @@ def shared_journal(request: pytest.FixtureRequest, tmp_path: Path) -> AnyJournal
     return JOURNALS[request.param](tmp_path, request.getfixturevalue)
 
 
-async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once(
-    shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit = type(shared_journal).commit
+def repeat_commits(journal: AnyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit everything twice, as the client of Redis does by itself after a lost answer."""
+    commit = type(journal).commit
 
-    def commit_twice(*given: Any, **named: Any) -> StoreState | None:  # as the client of Redis does by itself
+    def commit_twice(*given: Any, **named: Any) -> StoreState | None:
         commit(*given, **named)
         return commit(*given, **named)
 
-    monkeypatch.setattr(type(shared_journal), "commit", commit_twice)
+    monkeypatch.setattr(type(journal), "commit", commit_twice)
+
+
+async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once(
+    shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat_commits(shared_journal, monkeypatch)
     database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
     for number in range(3):
         async with database.transaction() as tx:
@@ -252,20 +257,14 @@ async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once
 async def test_a_repeated_commit_counts_once_also_where_another_process_waits_for_the_turn(
     shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = type(shared_journal).commit
-
-    def commit_twice(*given: Any, **named: Any) -> StoreState | None:
-        commit(*given, **named)
-        return commit(*given, **named)
-
     monkeypatch.setattr(writer, "TURN_SECONDS", 0.0)
     database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
     async with database.transaction() as tx:
         tx.put(tx.table("generation"), "last", 1)
     shared_journal.ask("another process")
-    monkeypatch.setattr(type(shared_journal), "commit", commit_twice)
+    repeat_commits(shared_journal, monkeypatch)
 
-    for number in (2, 3):  # the first sees that somebody waits, and the second hands over
+    for number in (2, 3):  # the first sees that another process waits, and the second hands over
         async with database.transaction() as tx:
             tx.put(tx.table("generation"), "last", number)
     await database.close()
