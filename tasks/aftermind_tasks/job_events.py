@@ -41,13 +41,14 @@ class BatchStart:
 
 async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
     """Commit and publish that these jobs have begun, where they ask a model. Best effort: the work begins anyhow."""
-    jobs = [lease.job for lease in leases if lease.job.kind in MODEL_KINDS]
-    if not jobs:
+    asking = [lease for lease in leases if lease.job.kind in MODEL_KINDS]
+    if not asking:
         return
     now = runtime.clock.utc_now()
     try:
-        namespaces = {job.scope.namespace for job in jobs}
+        namespaces = {lease.job.scope.namespace for lease in asking}
         async with runtime.db.transaction(namespace=min(namespaces)) as tx:
+            held = await runtime.ledger.hold(tx, asking)  # of a user who was forgotten since, nothing is kept
             events = await runtime.events.append(
                 tx,
                 [
@@ -58,12 +59,13 @@ async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
                         job_id=str(job.id),
                         kind=job.kind.value,
                     )
-                    for job in jobs
+                    for job in (lease.job for lease in asking)
+                    if job.id in held
                 ],
             )
         await runtime.events.publish(events)
     except errors.Unavailable as exc:  # a row that was committed is published by the relay
-        log.warning("start not announced", extra={"jobs": len(jobs), "error": str(exc)})
+        log.warning("start not announced", extra={"jobs": len(asking), "error": str(exc)})
 
 
 @asynccontextmanager

@@ -194,6 +194,9 @@ class Ledger(Protocol):
     async def heartbeat(self, leases: Sequence[Lease], *, for_: timedelta) -> frozenset[LeaseToken]:
         """Renew; the tokens that still hold."""
 
+    async def hold(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        """The ids of those whose token still fits: neither finished nor forgotten before the transaction ends."""
+
     async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
         """Close those as done whose token still fits; their ids. The caller leaves out the effect of the others."""
 

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from aftermind.db.postgres_transaction import pg
+from aftermind.events.types import MemoryUpdateStarted
 from aftermind.ledger.protocol import Failure, ModelUsage
 from aftermind.receipt import Receipt
-from aftermind.types import EpisodeId, Job, JobKind, JobState
+from aftermind.types import EpisodeId, Job, JobKind, JobState, Lease, Scope
 from aftermind.types.replay import JobFilter
 from aftermind.wire.payloads import decode_turn
+from aftermind_tasks import job_events
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 from tests.support.waiting import wait_until
@@ -128,6 +131,56 @@ async def test_an_extraction_on_its_way_for_something_forgotten_writes_nothing(
         assert await learnt.memory.facts.history(user_id=user) == []
         assert [each.content for each in await learnt.memory.history(user_id=user)] == ["I like tea."]
         assert await places(learnt, SECRET) == set()
+
+
+async def events_of(learnt: Learning, user: str) -> list[str]:
+    async with learnt.owner.transaction(read_only=True) as tx:
+        rows = await pg(tx).rows(text("SELECT id FROM aftermind.events WHERE user_id = :user"), user=user)
+    return [row.id for row in rows]
+
+
+async def test_a_job_that_begins_while_its_user_is_forgotten_leaves_no_event(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as learnt:
+        announce, begun = job_events.started, list[Job]()
+
+        async def forget_first(runtime: Any, leases: Sequence[Lease]) -> None:
+            mine = [lease.job for lease in leases if lease.job.kind in job_events.MODEL_KINDS]
+            if mine and not begun:
+                await learnt.memory.forget(user_id="gone")
+            begun.extend(mine)
+            await announce(runtime, leases)
+
+        monkeypatch.setattr(job_events, "started", forget_first)
+        await learnt.memory.remember("I like tea.", user_id="gone", session_id="s1")
+        await learnt.settle()
+
+        assert begun
+        assert await events_of(learnt, "gone") == []
+
+
+async def test_the_event_of_a_job_that_ends_during_a_forget_is_forgotten_too(opened: Opened) -> None:
+    async with opened() as learnt:
+        receipt = await learnt.memory.remember("I like tea.", user_id="gone", session_id="s1")
+        leases = await learnt.ledger.claim(JobKind.STORE, worker="w", for_=timedelta(seconds=30), ids=[receipt.job_id])
+        event = MemoryUpdateStarted(
+            id="e1", scope=Scope(user_id="gone"), at=datetime.now(UTC), job_id=str(receipt.job_id), kind="store"
+        )
+        async with learnt.database.transaction(namespace="default") as tx:
+            assert await learnt.ledger.hold(tx, leases) == {lease.job.id for lease in leases}
+            await learnt.memory._parts.events.append(tx, [event])
+            forgetting = asyncio.create_task(learnt.memory.forget(user_id="gone"))
+            await wait_until(lambda: is_waiting(learnt), description="the forget waits for the job")
+        await forgetting
+
+        assert await events_of(learnt, "gone") == []
+
+
+async def is_waiting(learnt: Learning) -> bool:
+    async with learnt.owner.transaction(read_only=True) as tx:
+        found = await pg(tx).rows(text("SELECT 1 FROM pg_locks WHERE NOT granted"))
+    return bool(found)
 
 
 _LATE = text("UPDATE aftermind.jobs SET created_at = clock_timestamp() + interval '1 minute' WHERE user_id = :user")

@@ -213,6 +213,9 @@ class InMemoryLedger:
     ) -> None:
         self._close(tx, lease, JobState.DONE, "done", spent=spent, note=note)
 
+    async def hold(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+        return frozenset(lease.job.id for lease in leases if _held(tx, lease) is not None)
+
     async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
         held = [lease for lease in leases if _held(tx, lease) is not None]
         for lease in held:

@@ -216,6 +216,14 @@ _HEARTBEAT = text(
     """
 )
 
+_HOLD = text(
+    """
+    SELECT jobs.id FROM aftermind.jobs AS jobs
+    JOIN unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[])) AS held (id, token) USING (id, token)
+    WHERE jobs.state = 'running' ORDER BY jobs.id FOR SHARE OF jobs
+    """
+)
+
 # The fence: a row whose token does not fit any more is not touched, and the caller rolls its effect back.
 _CLOSE = text(
     """
@@ -475,6 +483,11 @@ async def heartbeat(tx: Transaction, leases: Sequence[Lease], *, for_: timedelta
     """See `Ledger.heartbeat`."""
     rows = await pg(tx).rows(_HEARTBEAT, **_held(leases, numbers=False), lasts=for_)
     return frozenset(LeaseToken(row.token) for row in rows)
+
+
+async def hold(tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
+    """See `Ledger.hold`."""
+    return frozenset(JobId(row.id) for row in await pg(tx).rows(_HOLD, **_held(leases, numbers=False)))
 
 
 async def close(

@@ -207,13 +207,14 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
     if tombstone.is_whole:
         for name, count in _numbers(await run.row(_ERASE_OWNER, **owned)).items():
             counts[name] = counts.get(name, 0) + count
-        await run.execute(_EVENTS, owned)
     elif tombstone.is_session:
         session = replace(tombstone.owner, session_id=tombstone.session_id)
         for first, behind in [below(internal_path(kind, session)) for kind in (SESSIONS, CHECKPOINTS)]:
             await run.execute(_SESSION_ROWS, {**owned, "first": first, "behind": behind})
     if tombstone.is_whole or tombstone.is_session:
         counts |= _numbers(await run.row(_JOBS, **owned, session=tombstone.session_id))
+    if tombstone.is_whole:  # behind those of jobs that were just ending: their rows were waited for
+        await run.execute(_EVENTS, owned)
     return counts
 
 
