@@ -1,16 +1,24 @@
 """A route of a user's own application streams the events of its user, and of nobody else."""
 
+import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
+import httpx
 import pytest
+import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from aftermind import Memory, errors
 from aftermind.events.types import MemoryEvent
 from aftermind.integrations.starlette import event_response
+from tests.support.waiting import wait_until
 
 
 async def test_a_user_gets_each_event_and_after_a_reconnection_the_missed_ones() -> None:
@@ -43,6 +51,35 @@ async def test_a_stream_that_the_browser_leaves_listens_no_longer() -> None:
         await pieces.aclose()  # type: ignore[attr-defined]  # a generator
 
         assert not any(listeners.values())
+
+
+async def test_a_browser_that_leaves_leaves_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with Memory("inmemory") as memory:
+
+        async def events(request: Request) -> Response:
+            return event_response(request, memory, user_id="ann")
+
+        app = Starlette(routes=[Route("/events", events)])
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+        serving = asyncio.create_task(server.serve())
+        await wait_until(lambda: server.started, description="the server has started")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        listeners: dict[Any, Any] = memory._parts.events._listeners  # type: ignore[attr-defined]  # of this store
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            for said in (None, "I like jazz."):  # before an event, and after one
+                async with client.stream("GET", "/events") as stream:
+                    pieces = stream.aiter_text()
+                    assert await anext(pieces) == ": connected\n\n"
+                    if said is not None:
+                        await memory.remember(said, user_id="ann")
+                        assert "event: " in await anext(pieces)
+                    else:
+                        await wait_until(lambda: any(listeners.values()), description="the stream listens")
+                await wait_until(lambda: not any(listeners.values()), description="it has ended")
+        server.should_exit = True
+        await serving
+
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_stream_ends_with_the_events() -> None:

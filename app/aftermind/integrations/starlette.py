@@ -5,7 +5,6 @@ Your route authenticates the user as the rest of your application does, so no AP
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 import orjson
 
@@ -22,6 +21,8 @@ with extra("server"):
 BEAT_SECONDS = 15.0  # a comment is sent after this time without an event, so that proxies keep the connection
 HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}  # nginx would hold pieces back
 MAX_CURSOR_DIGITS = 18  # of a bigint
+
+_endings: set[asyncio.Future[None]] = set()  # of subscriptions; the loop keeps no task alive
 
 
 def event_response(
@@ -43,22 +44,33 @@ async def _pieces(
     memory: Memory, user_id: str | None, namespace: str | None, after: str | None
 ) -> AsyncGenerator[bytes, None]:
     cursor = after or await memory.event_cursor(user_id=user_id, namespace=namespace)
-    async with aclosing(memory.events(user_id=user_id, namespace=namespace, after=cursor)) as events:
+    events = memory.events(user_id=user_id, namespace=namespace, after=cursor)
+    upcoming: asyncio.Future[MemoryEvent | None] | None = None
+    try:
         yield b": connected\n\n"  # events from here on are sent
-        upcoming = asyncio.ensure_future(anext(events, None))
-        try:
-            while True:
-                done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)
-                if not done:
-                    yield b":\n\n"
-                elif (event := upcoming.result()) is None:
-                    return  # the memory was closed; the browser connects again
-                else:
-                    yield _encode(event)
-                    upcoming = asyncio.ensure_future(anext(events, None))
-        finally:
-            upcoming.cancel()
-            await asyncio.wait({upcoming})
+        while True:
+            upcoming = upcoming or asyncio.ensure_future(anext(events, None))
+            done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)
+            if not done:
+                yield b":\n\n"
+                continue
+            event, upcoming = upcoming.result(), None
+            if event is None:
+                return  # the memory was closed; the browser connects again
+            yield _encode(event)
+    finally:
+        # In a task of its own: the task of a response whose browser has left is cancelled again at each await.
+        ending = asyncio.ensure_future(_end(events, upcoming))
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        await asyncio.wait({ending})
+
+
+async def _end(events: AsyncGenerator[MemoryEvent, None], upcoming: asyncio.Future[MemoryEvent | None] | None) -> None:
+    if upcoming is not None:
+        upcoming.cancel()
+        await asyncio.gather(upcoming, return_exceptions=True)
+    await events.aclose()
 
 
 def _encode(event: MemoryEvent) -> bytes:
