@@ -227,6 +227,55 @@ async def test_a_run_that_is_sent_again_with_its_key_is_one_turn(memory: Memory,
     assert [each.content for each in said] == [*unanswered, *answered]
 
 
+async def test_a_retry_that_gets_another_answer_is_the_turn_of_the_first_run(
+    memory: Memory, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Agent(model=ScriptedChatModel("Noted.", "I will.", "I did."), memory=memory, strict=True)
+    runs = [
+        await agent.arun("I live in Bergen.", user_id=user, session_id="s1", idempotency_key="order-17")
+        for _ in range(3)
+    ]
+
+    assert runs[0].receipt is not None
+    assert all(run.receipt is not None and run.receipt.job_id == runs[0].receipt.job_id for run in runs)
+    assert [each.content for each in await memory.history(user_id=user, session_id="s1")] == [
+        "I live in Bergen.",
+        "Noted.",
+    ]
+    assert not caplog.records
+
+
+async def test_a_retry_whose_answer_is_too_large_for_one_turn_is_the_turn_of_the_first_run() -> None:
+    settings = Settings(message_max_bytes=4_000, turn_max_bytes=5_000)
+    async with Memory("inmemory", settings=settings) as memory:
+        agent = Agent(model=ScriptedChatModel("a" * 3_000, "b" * 3_000), memory=memory, strict=True)
+        for _ in range(2):
+            run = await agent.arun(
+                "I live in Bergen. " * 150, user_id="ann", session_id="s", idempotency_key="order-17"
+            )
+            assert run.receipt is not None
+
+        said = await memory.history(user_id="ann", session_id="s")
+        assert [each.content[:1] for each in said] == ["I", "a"]
+
+
+async def test_a_key_of_another_prompt_is_a_conflict_that_takes_no_answer_away(
+    memory: Memory, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for prompt, is_stored in (("I live in Bergen.", True), ("I live in Oslo.", False)):
+        agent = Agent(model=ScriptedChatModel("Noted."), memory=memory)
+        result = await agent.arun(prompt, user_id=user, session_id="s1", idempotency_key="order-17")
+        assert (result.text, result.receipt is not None) == ("Noted.", is_stored)
+
+    (record,) = caplog.records
+    assert "idempotency_key='order-17'" in str(record.__dict__["reason"])
+    assert record.exc_info is None
+    with pytest.raises(errors.IdempotencyConflict):
+        await Agent(model=ScriptedChatModel("Noted."), memory=memory, strict=True).arun(
+            "I live in Oslo.", user_id=user, session_id="s1", idempotency_key="order-17"
+        )
+
+
 async def test_tool_calls_and_their_results_are_fed_to_the_next_run_if_wanted(user: str) -> None:
     async def weather(city: str) -> str:
         """The weather of a city."""

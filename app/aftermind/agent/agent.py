@@ -53,6 +53,12 @@ class _Run:
     def context(self) -> RunContext:
         return RunContext(scope=self.scope, run_id=self.id, memory_context=self.block, metadata=self.metadata)
 
+    def key(self, idempotency_key: str | None) -> None:
+        """The key belongs to the prompt, which are the turn's messages so far."""
+        self.idempotency_key = idempotency_key
+        if isinstance(idempotency_key, str):  # anything else is refused later
+            self.idempotency_key = turn_builder.PromptKey(idempotency_key, len(self.turn))
+
 
 class Agent:
     """A model with instructions, tools and a memory.
@@ -120,10 +126,11 @@ class Agent:
         Raises the model's errors, `InvalidScope`, `InvalidInput`; errors of memory only with `strict`.
 
         The user's message is remembered even if the model raises. A repeated run with the same `idempotency_key`, as in
-        a client's retry, is the same turn: give each prompt a key, and a retry the key of its first run.
+        a client's retry, is the same turn: give each prompt a key, and a retry the key of its first run. The retry asks
+        the model again; the answer of the first run stays in memory.
         """
         run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
-        run.idempotency_key = idempotency_key
+        run.key(idempotency_key)
         async with aclosing(self._events(run)) as events:
             async for event in events:
                 if isinstance(event, AgentResult):
@@ -146,7 +153,7 @@ class Agent:
         If the caller stops in the middle, the turn is remembered with the part sent so far, marked `interrupted`.
         """
         run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
-        run.idempotency_key = idempotency_key
+        run.key(idempotency_key)
         try:
             async with aclosing(self._events(run)) as events:
                 async for event in events:
@@ -251,7 +258,7 @@ class Agent:
     async def _remember_unanswered(self, run: _Run) -> None:
         """Remember a turn whose model failed, with the part of the answer that was sent; a retry is another turn."""
         if run.idempotency_key is not None:
-            run.idempotency_key = hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest()
+            run.key(hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest())
         if "".join(run.heard).strip():
             await self._remember_partial_answer(run)
         elif self._remembering is not None:

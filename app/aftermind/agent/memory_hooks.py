@@ -111,7 +111,12 @@ class Remembering:
     ) -> Receipt | None:
         receipt = None
         for part, key in turn_builder.split_turn(messages, self.memory.settings, idempotency_key=idempotency_key):
-            receipt = await self.memory.remember(part, save=self.save, idempotency_key=key, **_labels(scope))
+            try:
+                receipt = await self.memory.remember(part, save=self.save, idempotency_key=key, **_labels(scope))
+            except errors.IdempotencyConflict:
+                if receipt is None:
+                    raise
+                break  # the prompt is the same: the rest of this answer, of which the first run's is stored already
             job = str(receipt.job_id)
             tell(MemoryUpdateQueued(scope=scope, at=_now(), job_id=job, message_count=len(part)))
         return receipt
@@ -138,7 +143,12 @@ class Remembering:
             if self.strict:
                 raise
             if not self.failing:
-                log.warning("memory fails, the agent answers without it", extra=_fields(what, exc), exc_info=exc)
+                is_named = isinstance(exc, errors.AftermindError)  # its text says what to do
+                log.warning(
+                    "memory fails, the agent answers without it",
+                    extra=_fields(what, exc),
+                    exc_info=None if is_named else exc,
+                )
             self.failing.add(what)
             error = f"{type(exc).__name__}: {exc}"
             tell(MemoryUpdateFailed(scope=scope, at=_now(), kind=what, error=error, attempts=1))

@@ -16,6 +16,17 @@ KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
 KEY_BYTES = 1_024
 
 
+class PromptKey(str):
+    """An idempotency key that belongs to the first `prompts` messages of a turn: another run gives another answer."""
+
+    prompts: int
+
+    def __new__(cls, key: str, prompts: int) -> "PromptKey":
+        made = super().__new__(cls, key)
+        made.prompts = prompts
+        return made
+
+
 def limits(settings: Settings) -> Limits:
     """Limits of a turn from the settings."""
     return Limits(
@@ -58,6 +69,7 @@ def make_turn(
     """The turn. Raises `InvalidMessage` before anything is handed over."""
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
+    compared = messages[: idempotency_key.prompts] if isinstance(idempotency_key, PromptKey) else messages
     if idempotency_key is None:
         job_id, episode_ids = new_ids(len(messages))
     else:
@@ -71,7 +83,7 @@ def make_turn(
         episode_ids=episode_ids,
         keep=keep,
         idempotency_key=idempotency_key,
-        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
+        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, compared),
         feedback=feedback,
     )
 
