@@ -367,10 +367,10 @@ class Memory:
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         if recall_id is not None:
-            if options.get("as_of") is not None:
-                why = "the id of a recall has its time. Leave out `as_of` or `recall_id`."
-                raise errors.InvalidQuery("as_of", options["as_of"], why)
-            options["as_of"] = time_of_recall(recall_id)
+            if options.get("known_at") is not None:
+                why = "the id of a recall has its time. Leave out `known_at` or `recall_id`."
+                raise errors.InvalidQuery("known_at", options["known_at"], why)
+            options["known_at"] = time_of_recall(recall_id)
         return await self._parts.recall.explain(Query.checked(query, scope, defaults=self._defaults, **options))
 
     # rows instead of a block

@@ -141,6 +141,10 @@ async def test_blocks_facts_profile_export_and_forget_are_of_one_user(memory: Me
     now = datetime.now(UTC)
     assert [each.object for each in await mem.facts.query(valid_at=now, user_id="alice")] == ["Paris"]
     assert [each.object for each in await mem.recall_facts("Where does she live?", user_id="alice")] == ["Paris"]
+    then = await mem.facts.query(object_="Tokyo", user_id="alice")
+    at = then[0].valid_from
+    lived = await mem.recall_facts("Where does she live?", valid_at=at, user_id="alice")
+    assert [each.object for each in lived] == ["Tokyo"]
     assert first
     profile = await mem.profile(user_id="alice")
     assert (profile.episode_count, profile.fact_count) == (1, 2)

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape
 
 from aftermind.integrations.extras import extra
 from aftermind.memory import Memory
+from aftermind.ranking.tokenizer import terms
 from aftermind.recall import RecallOptions
 from aftermind.types import Fact as Known
 
@@ -68,10 +69,16 @@ class AftermindFacts:
     async def recall_text(
         self, query: str, *, limit: int = 5, valid_at: datetime | None = None, user_id: str | None = None
     ) -> list[Fact]:
-        """Facts that fit a query, best first."""
-        options = RecallOptions(load=("facts",), as_of=None if valid_at is None else utc(valid_at), limit=limit)
-        found = await self._memory.recall_scored(query, user_id=user_id, namespace=self._namespace, **options)
-        return [to_fact(each.item) for each in found if isinstance(each.item, Known)][:limit]
+        """Facts that fit a query, best first. With `valid_at`, those that were true then, by common words."""
+        if valid_at is None:
+            options = RecallOptions(load=("facts",), limit=limit)
+            found = await self._memory.recall_scored(query, user_id=user_id, namespace=self._namespace, **options)
+            return [to_fact(each.item) for each in found if isinstance(each.item, Known)][:limit]
+        wanted = set(terms(query))
+        facts = await self.query(valid_at=valid_at, limit=MAX_FACTS, user_id=user_id)
+        stated = {fact.id: f"{fact.subject} {fact.predicate} {fact.object}".replace("_", " ") for fact in facts}
+        shared = {id_: len(wanted & set(terms(text))) for id_, text in stated.items()}
+        return sorted((fact for fact in facts if shared[fact.id]), key=lambda fact: -shared[fact.id])[:limit]
 
     async def all_facts(self) -> list[Fact]:
         """The facts of the anonymous user; those of another user are read by `query`."""

@@ -237,7 +237,7 @@ class Recall:
             limit=query.limit,
             token_budget=query.token_budget,
             traits=tuple(unfitted.traits),
-            as_of=query.as_of,
+            known_at=query.known_at,
         )
 
     def _build(self, run: _Run, *, started: float, unfitted: Unfitted | None = None) -> RecallBlock:
@@ -296,7 +296,7 @@ class Recall:
         loop = asyncio.get_running_loop()
         budget = self._settings.recall_budget_seconds
         deadline = loop.time() + budget
-        now = query.as_of or datetime.now(UTC)  # to the day: relative times of a question
+        now = query.known_at or datetime.now(UTC)  # to the day: relative times of a question
         run = _Run(
             id=RecallId(uuid7()),
             query=query,
@@ -371,7 +371,7 @@ class Recall:
         run.accepted = turns
         # By the clock of this process, in case no node answers: a node's clock replaces it.
         shown = unexpired([*turns, *run.local], run.now)
-        run.pending = await self._pending_turns.marked(to_episodes(shown, query.as_of), until=run.pending_until)
+        run.pending = await self._pending_turns.marked(to_episodes(shown, query.known_at), until=run.pending_until)
 
     async def _read_node(self, run: _Run, limit: int) -> None:
         """Read a replica that is fresh enough, else the primary."""
@@ -411,7 +411,7 @@ class Recall:
         """Place the pending turns, then find, rank and read on one node."""
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
-            shown = to_episodes(turns, run.query.as_of)
+            shown = to_episodes(turns, run.query.known_at)
             run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
         run.is_pending_placed = True
         if run.query.mode is Mode.RECENCY:
@@ -478,7 +478,7 @@ class Recall:
         if found:
             accepted = [*found, *run.accepted]
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, accepted, run.local)
-            shown = to_episodes(turns, run.query.as_of)
+            shown = to_episodes(turns, run.query.known_at)
             run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
 
     async def _newest(self, run: _Run, route: Route, limit: int) -> None:
@@ -490,7 +490,7 @@ class Recall:
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
-        known = [each for each in newest if query.as_of is None or each.remembered_at <= query.as_of]
+        known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
         ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:limit]
         run.available = len(ordered)
         run.matches = [
@@ -523,7 +523,7 @@ class Recall:
             _keep_likely(run, preferred, least=run.min_score)
         if self._settings.recall_half_life_days and run.time.end is None:
             half_life = timedelta(days=self._settings.recall_half_life_days)
-            run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.as_of or run.now)
+            run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.known_at or run.now)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
             _keep_likely(run, diversify_sessions(run.matches), least=query.min_score)
@@ -533,7 +533,7 @@ class Recall:
         weight, facts = self._settings.recall_feedback_weight, run.briefing.facts
         ids = [fact.id for fact in facts if weight or fact.predicate == PROCEDURE]
         wanted = [*(match.item.id for match in run.matches if isinstance(match.item, Episode) and weight), *ids]
-        if wanted and run.query.as_of is None:  # counts have no history
+        if wanted and run.query.known_at is None:  # counts have no history
             run.feedback = await feedback.counts(self._store, route.tx, run.query.scope.owner, wanted)
             run.matches = match_selection.reinforced(run.matches, run.feedback, weight=weight)
 
@@ -542,7 +542,7 @@ class Recall:
     ) -> None:
         """Read the turns below those that were considered; apart from those, so that they change nothing."""
         ids = [place.id for place in excluded.near if place.id not in waiting]
-        read = await self._search.brief(route.tx, run.query.scope.owner, BlockRequest(ids=ids, at=run.query.as_of))
+        read = await self._search.brief(route.tx, run.query.scope.owner, BlockRequest(ids=ids, at=run.query.known_at))
         texts = {**waiting, **{episode.id: episode for episode in read.episodes}}
         least = run.time.threshold(run.min_score)
         for rank, place in enumerate(excluded.near, start=len(run.matches) + 1):
@@ -606,7 +606,7 @@ class Recall:
         if len(left) < len(turns):
             hidden = len({turn.job_id for turn in turns} - {turn.job_id for turn in left})
             run.degraded.append(f"{hidden} pending turns are not shown, because they may have been forgotten")
-            shown = to_episodes(unexpired(left, run.now), run.query.as_of)
+            shown = to_episodes(unexpired(left, run.now), run.query.known_at)
             run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
 
     async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
@@ -704,7 +704,7 @@ class Recall:
             embedder=embedder,
             sentences=embedder is not None and compares_sentences(models_of(embedder.name)),
             wanted=run.query.wanted,
-            known_at=run.query.as_of,
+            known_at=run.query.known_at,
             hits=max(HITS, run.query.limit),
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
@@ -715,7 +715,7 @@ class Recall:
         )
 
     def _block_request(self, query: Query, ids: Sequence[EpisodeId]) -> BlockRequest:
-        return BlockRequest(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.as_of)
+        return BlockRequest(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.known_at)
 
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:

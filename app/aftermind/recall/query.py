@@ -36,9 +36,9 @@ class RecallOptions(TypedDict, total=False):
     `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
     `AFTERMIND_RECALL_LIMIT`; other messages of their bursts come in addition). `mode` is hybrid, vector, lexical or
     recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and
-    `until` (exclusive). `as_of` asks for what was believed at that time. `min_score` and `diversity` are from 0 to 1.
-    `load` names the kinds of memory in the block: history, facts, summary, profile, blocks. `rerank` applies the
-    reranker that the memory was given.
+    `until` (exclusive). `known_at` asks for what memory knew at that time: messages remembered and facts believed until
+    then. `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the block: history, facts,
+    summary, profile, blocks. `rerank` applies the reranker that the memory was given.
     """
 
     token_budget: int | None
@@ -50,7 +50,7 @@ class RecallOptions(TypedDict, total=False):
     metadata: Mapping[str, Json] | None
     since: datetime | None
     until: datetime | None
-    as_of: datetime | None
+    known_at: datetime | None
     min_score: float
     diversity: float
     load: Iterable[str] | None
@@ -82,7 +82,7 @@ class Query:
     token_budget: int = 1_000
     limit: int = 20
     wanted: EpisodeFilter = EpisodeFilter()  # noqa: RUF009
-    as_of: datetime | None = None
+    known_at: datetime | None = None
     min_score: float = 0.0
     diversity: float = 0.0
     load: frozenset[str] = KINDS
@@ -115,8 +115,8 @@ class Query:
         _check_integer("limit", asked["limit"], most=MAX_LIMIT)
         _share("min_score", asked["min_score"])
         _share("diversity", asked["diversity"])
-        since, until, as_of = asked.get("since"), asked.get("until"), asked.get("as_of")
-        for name, moment in (("since", since), ("until", until), ("as_of", as_of)):
+        since, until, known_at = asked.get("since"), asked.get("until"), asked.get("known_at")
+        for name, moment in (("since", since), ("until", until), ("known_at", known_at)):
             _moment(name, moment)
         if since and until and until <= since:
             raise errors.InvalidQuery("until", until, "the time range is empty: it ends before it begins.")
@@ -135,7 +135,7 @@ class Query:
             token_budget=asked["token_budget"] or 0,
             limit=asked["limit"] or 0,
             wanted=wanted,
-            as_of=as_of,
+            known_at=known_at,
             min_score=asked["min_score"],
             diversity=asked["diversity"],
             load=_load(asked.get("load")),

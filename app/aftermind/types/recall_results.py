@@ -145,9 +145,9 @@ class ExcludedMatch:
 class RecallExplanation:
     """A block, and the candidates that are not in it, best first.
 
-    `min_score` is the threshold of turns that was in force: the one asked for, or the level of noise if that is
-    higher. `traits` are the names of traits of the profile for which the budget had no space. `as_of` is the time that
-    the recall was repeated for, None for now.
+    `min_score` is the threshold of turns that was in force: the one asked for, or the level of noise if that is higher.
+    `traits` are the names of traits of the profile for which the budget had no space. `known_at` is the time that the
+    recall was repeated for, None for now.
     """
 
     block: RecallBlock
@@ -156,7 +156,7 @@ class RecallExplanation:
     limit: int
     token_budget: int
     traits: tuple[str, ...] = ()
-    as_of: datetime | None = None
+    known_at: datetime | None = None
 
     def __repr__(self) -> str:
         return f"<RecallExplanation {self.block!r}, {len(self.excluded)} excluded>"

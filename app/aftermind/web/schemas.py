@@ -93,7 +93,7 @@ class RecallIn(Shape):
     metadata: dict[str, Any] | None = None
     since: AwareDatetime | None = None
     until: AwareDatetime | None = None
-    as_of: AwareDatetime | None = Field(None, description="Return facts as believed at this time.")
+    known_at: AwareDatetime | None = Field(None, description="What was known at this time; null: now.")
     min_score: float = Field(0.0, ge=0, le=1)
     diversity: float = Field(0.0, ge=0, le=1)
     load: list[Loaded] | None = None
@@ -371,7 +371,7 @@ class ExplanationOut(Shape):
     """A block, and the candidates that are not in it, best first.
 
     `min_score` is the threshold of turns in force, `traits` are the names of traits without space in the budget,
-    `as_of` is the time that the recall was repeated for; null: now.
+    `known_at` is the time that the recall was repeated for; null: now.
     """
 
     block: RecallOut
@@ -380,7 +380,7 @@ class ExplanationOut(Shape):
     limit: int
     token_budget: int
     traits: list[str]
-    as_of: datetime | None
+    known_at: datetime | None
 
 
 class SessionOut(Shape):

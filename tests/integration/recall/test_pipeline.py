@@ -118,7 +118,7 @@ async def test_a_superseded_fact_is_not_shown_as_current(database: Database, rec
     )
 
     now = await recall.recall(asked("Where does alice live?"))
-    then = await recall.recall(asked("Where does alice live?", as_of=START + timedelta(days=5)))
+    then = await recall.recall(asked("Where does alice live?", known_at=START + timedelta(days=5)))
 
     assert "Paris" in now.text
     assert "Tokyo" not in now.text
@@ -129,7 +129,7 @@ async def test_a_superseded_fact_is_not_shown_as_current(database: Database, rec
 async def test_what_was_remembered_later_was_not_known_then(database: Database, recall: Recall) -> None:
     await keep(database.url, [said("tea is fine", at=START), said("tea is awful", at=START + timedelta(days=9))])
 
-    found = await recall.scored(asked("tea", as_of=START + timedelta(days=1)))
+    found = await recall.scored(asked("tea", known_at=START + timedelta(days=1)))
 
     assert contents(found) == ["tea is fine"]
 
@@ -155,8 +155,8 @@ async def test_a_profile_that_has_not_changed_since_is_that_of_then(database: Da
     async with closing(PostgresDatabase(database.url)) as primary, primary.transaction() as tx:
         await PostgresStore().merge_profile(tx, ALICE.owner, {"tone": Trait(value="dry")}, at=START)
 
-    before = await recall.recall(asked("tone", as_of=START - timedelta(days=1)))
-    after = await recall.recall(asked("tone", as_of=START + timedelta(days=1)))
+    before = await recall.recall(asked("tone", known_at=START - timedelta(days=1)))
+    after = await recall.recall(asked("tone", known_at=START + timedelta(days=1)))
 
     assert before.profile is None
     assert after.profile is not None

@@ -99,7 +99,7 @@ BODIES = {
     "said at": ("turns", {"messages": {"role": "user", "content": "x", "occurred_at": "HERE"}}),
     "filter": ("recall", {"query": "x", "metadata": {"k": "HERE"}}),
     "since": ("recall", {"query": "x", "since": "HERE"}),
-    "as of": ("recall", {"query": "x", "as_of": "HERE"}),
+    "known at": ("recall", {"query": "x", "known_at": "HERE"}),
     "valid": ("facts", {"subject": "a", "predicate": "b", "object": "c", "valid_from": "HERE"}),
     "ended": ("facts", {"subject": "a", "predicate": "b", "object": "c", "valid_to": "HERE"}),
     "before": ("forget", {"before": "HERE"}),

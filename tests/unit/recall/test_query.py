@@ -31,7 +31,7 @@ NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
         ("diversity", {"diversity": -0.1}),
         ("since", {"since": datetime(2024, 3, 1)}),  # noqa: DTZ001  # it is the missing zone that is refused
         ("until", {"since": NOON, "until": NOON}),
-        ("as_of", {"as_of": "yesterday"}),
+        ("known_at", {"known_at": "yesterday"}),
         ("roles", {"roles": ["wizard"]}),
         ("roles", {"roles": []}),
         ("metadata", {"metadata": ["a"]}),

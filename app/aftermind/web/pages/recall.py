@@ -32,13 +32,17 @@ async def recall(
     session: str = "",
     mode: Mode = Mode.HYBRID,
     budget: Annotated[int | None, Query(ge=1, le=100_000)] = None,
-    as_of: str = "",
+    known_at: str = "",
     recall_id: str = "",
 ) -> HTMLResponse:
     """The block that an agent would get for a question, and the candidates that are not in it, with scores."""
     shown: dict[str, object] = {}
     if q.strip():
-        asked: RecallOptions = {"token_budget": budget, "mode": mode, "as_of": rendering.parse_time("as_of", as_of)}
+        asked: RecallOptions = {
+            "token_budget": budget,
+            "mode": mode,
+            "known_at": rendering.parse_time("known_at", known_at),
+        }
         found = await whose.memory.explain(
             q,
             recall_id=recall_id.strip() or None,
@@ -60,6 +64,6 @@ async def recall(
         mode=mode,
         modes=list(Mode),
         budget=budget or whose.memory.settings.recall_token_budget,
-        as_of=as_of,
+        known_at=known_at,
         recall_id=recall_id,
     )
