@@ -116,17 +116,20 @@ class Receipt:
 
     async def status(self) -> ReceiptStatus:
         """Its current state, without waiting. Raises `StoreUnavailable`."""
+        return await self._read_status()
+
+    async def _read_status(self, *, is_whole: bool = True) -> ReceiptStatus:
         try:
-            return await self._read_status()
+            return await self._read(is_whole=is_whole)
         except errors.TenantMoved as exc:
             if exc.database is None or self._follow is None:
                 raise
             self._ledger, self._news, self._confirm = self._follow(exc.namespace, exc.database)
-            return await self._read_status()
+            return await self._read(is_whole=is_whole)
 
-    async def _read_status(self) -> ReceiptStatus:
+    async def _read(self, *, is_whole: bool) -> ReceiptStatus:
         job = await self._ledger.job(self.job_id, owner=self._owner)
-        return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled)
+        return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled, is_whole=is_whole)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:
         try:
@@ -158,7 +161,7 @@ class Receipt:
 
     async def _is_over(self, step: Step) -> bool:
         try:
-            status = await self.status()
+            status = await self._read_status(is_whole=step is not Step.STORED)
         except errors.StoreUnavailable:
             return False  # jobs wait for it as well
         state = status.of(step)
@@ -192,13 +195,18 @@ class Receipt:
         return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
 
 
-async def turn_status(ledger: Ledger, job: Job | None, *, keep: frozenset[str], spooled: bool = False) -> ReceiptStatus:
-    """The status of a turn by its store job; of a dead letter that was replayed, by the job that replays it."""
+async def turn_status(
+    ledger: Ledger, job: Job | None, *, keep: frozenset[str], spooled: bool = False, is_whole: bool = True
+) -> ReceiptStatus:
+    """The status of a turn by its store job; of a dead letter that was replayed, by the job that replays it.
+
+    With `is_whole` False the jobs that follow are not read: only `stored` counts.
+    """
     last = job
     while last is not None and last.state is JobState.REPLAYED and (then := await ledger.successor(last)) is not None:
         last = then
     follow: Mapping[JobKind, JobState] = {}
-    if job is not None and last is not None and last.state is JobState.DONE:
+    if is_whole and job is not None and last is not None and last.state is JobState.DONE:
         follow = await ledger.episode_states(job.id, owner=job.scope.owner)
     return judge(last, follow, keep=keep, spooled=spooled)
 

@@ -15,7 +15,7 @@ from aftermind.llm.provider_connections import Providers
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import Lease
+from aftermind.types import JobKind, Lease
 from aftermind_tasks import job_events, job_handlers, tenant_groups
 from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Bus, Runtime
@@ -23,6 +23,7 @@ from aftermind_tasks.runtime import Bus, Runtime
 log = get_logger(__name__)
 
 WORKER = "in-process"
+STORE_LANES = 3  # batches of turns at the same time: while one is written or screened, the loop works on the other
 
 
 def open_work(
@@ -61,7 +62,11 @@ def open_work(
     async def work() -> bool:
         await job_events.expire_leases(runtime)  # of an earlier process, where a journal outlived it
         # One after the other: a later kind finds what an earlier one put in, and nothing competes with the answer.
-        found = [await _once(runtime, job_handlers.handler(kind), turns[kind]) for kind in job_handlers.KINDS]
+        found = []
+        for kind in job_handlers.KINDS:
+            lanes = STORE_LANES if kind is JobKind.STORE else 1
+            claims = [_once(runtime, job_handlers.handler(kind), turns[kind]) for _ in range(lanes)]
+            found += await asyncio.gather(*claims)
         return any(found)
 
     return work

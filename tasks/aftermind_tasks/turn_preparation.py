@@ -32,10 +32,14 @@ class Prepared:
 async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     """Compute it. Never fails because of a text: one that takes too long is marked and gets no terms and no vector."""
     kept = [turn for turn in turns if turn.keep]
-    marks = await screening.marks([turn.episodes() for turn in kept])
     is_embedded = await embedder_selection.embeds_inline(runtime)
-    vectors = await _vectors(runtime, kept) if is_embedded else {}
-    return Prepared(marks=marks, vectors=vectors, terms=await _terms(runtime, kept), is_embedded=is_embedded)
+    # Marks and terms of much text are computed by another process, vectors meanwhile by this one.
+    marks, terms, vectors = await asyncio.gather(
+        screening.marks([turn.episodes() for turn in kept]),
+        _terms(runtime, kept),
+        _vectors(runtime, kept if is_embedded else ()),
+    )
+    return Prepared(marks=marks, vectors=vectors, terms=terms, is_embedded=is_embedded)
 
 
 async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], IndexedText]:
@@ -53,7 +57,8 @@ async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str
 async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
     """Vectors of an embedder without I/O; for others, embed jobs compute them."""
     embedder = runtime.embedder
-    assert embedder is not None
+    if embedder is None:
+        return {}
     sentences = runtime.settings.embed_sentences and compares_sentences(models_of(embedder.name))
     found: dict[EpisodeId, Vector] = {}
     for turn in turns:

@@ -52,7 +52,7 @@ class TestInMemoryLedger(LedgerContract):
 
         return Rig(db=database, ledger=InMemoryLedger(database), pass_time=pass_time)
 
-    async def test_the_order_of_a_session_reads_each_waiting_turn_once(
+    async def test_the_order_of_a_session_reads_no_turn_that_it_knows(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read = Counter[bytes]()
@@ -68,8 +68,7 @@ class TestInMemoryLedger(LedgerContract):
                 await rig.ledger.accepted_order(tx, [turn.scope])
                 assert await rig.ledger.accept(tx, turn, encode_turn(turn))
 
-        assert len(read) == 19
-        assert set(read.values()) == {1}
+        assert list(read.values()) == [1], "the first; the others were accepted here"
 
 
 class TestJournaledLedger(LedgerContract):

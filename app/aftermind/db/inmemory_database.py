@@ -10,7 +10,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.record_store_journals import openings
 from aftermind.db.record_store_journals.row_codec import DELETED, SHARED, Changes, Owner
-from aftermind.db.record_store_journals.writer import JournalWriter, Refresh
+from aftermind.db.record_store_journals.writer import Group, JournalWriter, Refresh
 from aftermind.types import Scope
 
 LOCK_SECONDS = 5.0  # a transaction waits for others, without the time in which they read the journal
@@ -192,9 +191,18 @@ class MemoryDatabase:
 
     @asynccontextmanager
     async def transaction(
-        self, *, namespace: str | None = None, read_only: bool = False, timeout: float | None = None
+        self,
+        *,
+        namespace: str | None = None,
+        read_only: bool = False,
+        timeout: float | None = None,
+        is_awaited: bool = True,
     ) -> AsyncIterator[MemoryTransaction]:
-        """A transaction that commits at the end of the block and rolls back where it raises."""
+        """A transaction that commits at the end of the block and rolls back where it raises.
+
+        With `is_awaited` False it does not wait for the write, which is that of the next transaction, or follows soon.
+        A crash may undo it; if the write fails, so do the transactions that followed.
+        """
         tx = MemoryTransaction(self)
         async with self._turn(timeout) if self.is_shared and not read_only else nullcontext() as turn:
             await self._acquire(self._lock, timeout)
@@ -202,7 +210,7 @@ class MemoryDatabase:
                 await self._open()
                 await self._catch_up()
                 yield tx
-                written = self._submit(tx, read_only=read_only)
+                written = self._submit(tx, read_only=read_only, is_awaited=is_awaited)
                 if turn is not None:
                     turn.is_submitted = written is not None
             except BaseException:
@@ -211,8 +219,8 @@ class MemoryDatabase:
             finally:
                 self._evict()
                 self._lock.release()
-        if written is not None:
-            await asyncio.shield(asyncio.wrap_future(written))
+        if written is not None and is_awaited:
+            await written.wait()
         tx.committed()
 
     async def open(self) -> None:
@@ -372,13 +380,15 @@ class MemoryDatabase:
         else:
             tx.put(partition.rows(name), key, value)
 
-    def _submit(self, tx: MemoryTransaction, *, read_only: bool) -> "Future[None] | None":
+    def _submit(self, tx: MemoryTransaction, *, read_only: bool, is_awaited: bool) -> Group | None:
         if read_only and tx.changes:
             raise errors.Bug("a read-only transaction changes rows.")
         self.owners.update(owner for owner in tx.changes if owner != SHARED)
         if self._journal is None or not tx.changes:
             return None
-        return self._journal.submit(tx.changes, failures=self._failures, is_erasure=tx.is_erasure)
+        return self._journal.submit(
+            tx.changes, failures=self._failures, is_erasure=tx.is_erasure, is_awaited=is_awaited
+        )
 
     def _evict(self) -> None:
         if self._journal is None:

@@ -9,7 +9,9 @@ Matrix = NDArray[np.float32]
 
 def unit(vectors: Matrix) -> Matrix:
     """The same directions with length 1; a zero or non-finite vector becomes zeros."""
-    clean = np.nan_to_num(np.asarray(vectors, dtype=np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    clean = np.asarray(vectors, dtype=np.float32)
+    if not np.isfinite(clean).all():
+        clean = np.nan_to_num(clean, nan=0.0, posinf=0.0, neginf=0.0)
     lengths = np.linalg.norm(clean, axis=-1, keepdims=True)
     return (clean / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NewType
 from uuid import UUID
 
@@ -49,7 +50,7 @@ class Scope:
         """The owner without labels: the key of pending, watermark, events and tombstones."""
         if self.session_id is None and self.agent_id is None:
             return self
-        return Scope(namespace=self.namespace, user_id=self.user_id)
+        return _owner(self.namespace, self.user_id)
 
     @property
     def user_column(self) -> str:
@@ -61,6 +62,11 @@ class Scope:
         named = {"namespace": self.namespace, "user_id": self.user_id}
         named |= {"session_id": self.session_id, "agent_id": self.agent_id}
         return {name: value for name, value in named.items() if value is not None}
+
+
+@lru_cache(maxsize=1_024)  # asked for many times a turn
+def _owner(namespace: str, user_id: str | None) -> Scope:
+    return Scope(namespace=namespace, user_id=user_id)
 
 
 def owner_from_columns(namespace: str, user: str) -> Scope:

@@ -254,6 +254,31 @@ async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once
     await database.close()
 
 
+@pytest.mark.parametrize("ending", ["wait", "close", "another transaction"])
+async def test_what_no_transaction_waits_for_is_written_soon_and_before_a_store_is_closed(
+    shared_journal: AnyJournal, ending: str
+) -> None:
+    database, other = (MemoryDatabase(JournalWriter(shared_journal, CODEC)) for _ in range(2))
+    async with database.transaction() as tx:
+        tx.put(tx.table("generation"), "last", 1)
+    async with database.transaction(is_awaited=False) as tx:
+        tx.put(tx.table("generation"), "last", 2)
+    if ending == "close":
+        await database.close()
+    elif ending == "another transaction":
+        async with database.transaction() as tx:
+            tx.put(tx.table("generation"), "other", 1)
+
+    async def is_written() -> bool:
+        return await other.generation() == 2
+
+    if ending == "wait":
+        await wait_until(is_written, description="another process reads it")
+    assert await is_written()
+    await database.close()
+    await other.close()
+
+
 async def test_a_repeated_commit_counts_once_also_where_another_process_waits_for_the_turn(
     shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

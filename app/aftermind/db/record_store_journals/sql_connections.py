@@ -24,6 +24,7 @@ APPLICATION_ID = 0x41465431  # "AFT1": distinguishes the file from those of othe
 TIMEOUT_SECONDS = 5.0  # of a lock, and of closing
 IDLE_SECONDS = 5.0  # of a connection that a frozen process holds in a transaction
 ANSWER_SECONDS = 60.0  # for a commit of very many rows
+ROWS_OF_A_STATEMENT = (512, 64, 8, 1)  # by which an INSERT is divided; six values each, of at most 32,766
 BUSY_SECONDS = 2.0  # that SQLite waits for the write of another process
 # Any: values of a row, or a parameter; by name, or a list of them for a statement that is executed for each
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -244,15 +245,35 @@ class _Sqlite:
         self._on = on
 
     def execute(self, statement: Any, parameters: Any = (), /) -> sqlite3.Cursor:
-        text = statement if isinstance(statement, str) else _compile(statement)
         if isinstance(parameters, list):
-            return self._on.executemany(text, parameters)
-        return self._on.execute(text, parameters)
+            return self._insert(statement, parameters)
+        return self._on.execute(statement if isinstance(statement, str) else _compile(statement), parameters)
+
+    def _insert(self, statement: Any, rows: Sequence[Mapping[str, Any]]) -> sqlite3.Cursor:
+        """Many rows a statement: the module gives up the interpreter's lock at each one, and must get it back."""
+        on, start = self._on.cursor(), 0
+        for count in ROWS_OF_A_STATEMENT:
+            while len(rows) - start >= count:
+                names, text = _compile_insert(statement, count)
+                on.execute(text, [row[name] for row in rows[start : start + count] for name in names])
+                start += count
+        return on
 
 
 @cache
 def _compile(statement: Any) -> str:
     return str(statement.compile(dialect=sqlite.dialect(paramstyle="named")))
+
+
+@cache
+def _compile_insert(statement: Any, count: int) -> tuple[Sequence[str], str]:
+    """The names of a row's parameters, and an INSERT of so many rows with parameters by place."""
+    head, (names, tail) = (
+        (text := _compile(statement)).partition("VALUES (")[0],
+        text.partition("VALUES (")[2].split(")", 1),
+    )
+    row = f"({', '.join('?' * len(names.split(',')))})"
+    return [name.strip(" :") for name in names.split(",")], f"{head}VALUES {', '.join([row] * count)}{tail}"
 
 
 @contextmanager

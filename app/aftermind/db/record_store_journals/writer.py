@@ -31,6 +31,7 @@ GRACE_SECONDS = 0.1  # that a free turn is left to the process that asked for it
 ASK_SECONDS = 0.002  # between two attempts to get the turn
 IDLE_SECONDS = 0.1  # that an unused turn is kept, unless another process asks: most transactions follow another
 IDLE_CHECK_SECONDS = 0.01
+DELAYED_WRITE_SECONDS = 0.05  # after which changes are written for which nobody waits; less than a lease by far
 
 # Any: see `rows`
 Loaded = dict[str, dict[Any, Any]]  # by table and key
@@ -45,13 +46,22 @@ class Refresh:
     changes: Sequence[tuple[Owner, bool, Sequence[Row]]] = ()  # True: these are all rows
 
 
-class _Group:
+class Group:
     """Changes of several transactions that are written together."""
 
     def __init__(self) -> None:
         self.changes: Changes = {}
         self.erased: set[Owner] = set()
+        self.is_begun = False  # whether a thread writes them, or will soon
         self.written: Future[None] = Future()
+        self._of_loops: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
+
+    async def wait(self) -> None:
+        """Until they are durable. Raises what the write raised. A loop is woken once for all that wait in it."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._of_loops:
+            self._of_loops[loop] = asyncio.wrap_future(self.written, loop=loop)
+        await asyncio.shield(self._of_loops[loop])
 
 
 class JournalWriter:
@@ -81,8 +91,8 @@ class JournalWriter:
         """Begin again in a forked process, without touching what belongs to the parent."""
         self.failures = 0
         self._lock = threading.Lock()
-        self._next: _Group | None = None
-        self._latest: Future[None] | None = None
+        self._next: Group | None = None
+        self._latest: Group | None = None
         self._is_writing = False
         self._thread: ThreadPoolExecutor | None = None
         self._reader: ThreadPoolExecutor | None = None
@@ -122,6 +132,8 @@ class JournalWriter:
     async def load(self, owner: Owner, cached: Container[Owner]) -> tuple[Loaded, Refresh]:
         """The rows of an owner, by table; and what else other processes have committed since the last call."""
         own, name = self._own, dump_owner(owner)
+        if self._next is not None:  # what nobody waits for may be of this very partition
+            self._begin_write(self._next)
         if own is not None:
             return await self._run(lambda: self._by_table(self._decode(own.load(name)))), Refresh()
         with self._lock:  # behind the writes of this process, which may be of this very partition
@@ -172,8 +184,8 @@ class JournalWriter:
         """Keep the turn during a long transaction."""
         self._executor().submit(self._renew)
 
-    def submit(self, changes: Changes, *, failures: int, is_erasure: bool) -> "Future[None]":
-        """Add changes to the next write, and end the turn; the result is there when they are durable.
+    def submit(self, changes: Changes, *, failures: int, is_erasure: bool, is_awaited: bool = True) -> Group:
+        """Add changes to the next write, and end the turn. What nobody waits for is written with what comes next.
 
         `failures` is the count when the transaction began. Raises `StoreUnavailable` if a write has failed since; then
         the turn has not ended.
@@ -183,27 +195,37 @@ class JournalWriter:
                 raise errors.StoreUnavailable(self._name, "an earlier write failed", "Repeat the call.")
             self._leave()
             if self._next is None:
-                self._next = _Group()
+                self._next = Group()
                 self._seen += 1
-                self._executor().submit(self._write)
             group = self._next
-            self._latest = group.written
+            if is_awaited:
+                self._begin_write(group)
+            else:
+                asyncio.get_running_loop().call_later(DELAYED_WRITE_SECONDS, self._begin_write, group)
+            self._latest = group
             for owner, rows in changes.items():
                 group.changes.setdefault(owner, {}).update(rows)
             if is_erasure:
                 group.erased.update(changes)
-            return group.written
+            return group
+
+    def _begin_write(self, group: Group) -> None:
+        if not group.is_begun:
+            group.is_begun = True
+            self._executor().submit(self._write)
 
     async def flush(self) -> None:
         """Wait until the changes that were added have been written, or a write has failed (`failures`)."""
         latest = self._latest
-        if latest is not None and not latest.done():
+        if latest is not None and not latest.written.done():
+            self._begin_write(latest)
             with suppress(Exception):  # its transactions raise it
-                await asyncio.shield(asyncio.wrap_future(latest))
+                await latest.wait()
 
     async def close(self) -> None:
         """Close the journal after the last write."""
         if self._thread is not None:
+            await self.flush()
             self._is_needed.set()
             if self._shared is not None:
                 await self._run(self._give_back)
@@ -406,7 +428,7 @@ class JournalWriter:
             made[table, dumped_key] = dumped
         return made
 
-    def _fail(self, group: _Group, exc: BaseException) -> None:
+    def _fail(self, group: Group, exc: BaseException) -> None:
         with self._lock:
             self.failures += 1
             waiting, self._next = self._next, None

@@ -1,9 +1,11 @@
 """`InMemoryLedger`: the ledger of one process; the conformance tests compare it with the Postgres ledger."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from heapq import heapify, heappop
+from typing import Any
 from uuid import UUID, uuid4
 
 from aftermind import errors
@@ -20,6 +22,7 @@ from aftermind.wire.payloads import decode_turn
 
 # kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
 MAX_FINISHED_JOBS = 10_000
+_CLEARED: Mapping[str, Any] = dict.fromkeys(("answer", "raw", "reason_code", "error", "fingerprint"))  # when it is done
 OVERDUE = timedelta(seconds=2)  # a running process checks 20 times a second for due jobs
 
 
@@ -104,17 +107,16 @@ class InMemoryLedger:
     async def accept(self, tx: Transaction, turn: Turn, payload: bytes) -> bool:
         if not _is_new(tx, turn):
             return False
+        sessions, session = _last_of_sessions(tx, turn.scope.namespace), session_columns(turn.scope)
+        last = sessions.get(session)
         put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
+        if last is not None:
+            mem(tx).put(sessions, session, max(last, counted(turn), key=lambda each: each.position))
         return True
 
     async def accepted_order(self, tx: Transaction, scopes: Sequence[Scope]) -> dict[tuple[str, str], Counted]:
-        jobs, last = jobs_table(tx), dict[tuple[str, str], Counted]()
-        for scope in scopes:
-            key, ids = session_columns(scope), _unstored_ids(tx, scope.namespace).get(scope.user_column, {})
-            mine = [jobs[id_].job for id_ in ids if session_columns(jobs[id_].job.scope) == key]
-            if mine:
-                last[key] = max((_order(ids, job) for job in mine), key=lambda each: each.position)
-        return last
+        found = {session_columns(scope): _last_accepted(tx, scope) for scope in scopes}
+        return {session: last for session, last in found.items() if last is not None}
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         mine = _unstored(tx, owner.namespace, owner.user_column)
@@ -158,16 +160,17 @@ class InMemoryLedger:
         except_namespaces: Sequence[str] = (),
         claim_id: UUID | None = None,
     ) -> list[Lease]:
-        async with self._database.transaction() as tx:
+        # A lease that a crash undoes is claimed again; what its holder writes comes after it.
+        async with self._database.transaction(is_awaited=False) as tx:
             now = self._database.now()
-            self._place(tx, kind, now)
             chosen: list[Record] = []
             size = 0
             paused = _paused_namespaces(tx, kind)
+            waiting = self._placed(tx, kind, now)
             if None in paused:
                 return []
-            runnable = _runnable(tx, kind, replays=replays)
-            for record in runnable if weight is None else records.order_by_start(runnable):
+            runnable = _runnable(waiting, replays=replays)
+            for record in runnable if weight is None else records.order_by_start(list(runnable)):
                 if weight is not None and sum(each.weight for each in chosen) >= weight:
                     break
                 if ids is not None and record.job.id not in ids:
@@ -194,7 +197,7 @@ class InMemoryLedger:
         self, kind: JobKind, *, replays: bool = False, except_namespaces: Sequence[str] = ()
     ) -> bool:
         async with self._database.transaction(read_only=True) as tx:
-            for record in _runnable(tx, kind, replays=replays):
+            for record in _runnable(_live(tx, kind), replays=replays):
                 if record.job.scope.namespace in except_namespaces:
                     continue
                 if kind not in SERIAL_KINDS or not _session_is_taken(tx, record, []):
@@ -408,19 +411,28 @@ class InMemoryLedger:
                 found[job.kind] = job.state
         return found
 
-    def _place(self, tx: Transaction, kind: JobKind, now: datetime) -> None:
-        """Give jobs whose time has come their place: one after the owner's last, not before the one served now."""
+    def _placed(self, tx: Transaction, kind: JobKind, now: datetime) -> list[Record]:
+        """The jobs that wait; those whose time has come get their place: one after the owner's last, not before the
+        one served now.
+        """
         waiting = [each for each in _live(tx, kind) if each.job.state in WAITING]
-        served = min((each.place for each in waiting if each.place is not None), default=0)
+        due = [each for each in waiting if each.place is None and each.job.run_at <= now]
+        if not due:
+            return waiting
+        placed = [each for each in waiting if each.place is not None]
+        served = min((each.place or 0 for each in placed), default=0)
         last: dict[tuple[str, str], int] = {}
-        for each in waiting:
-            if each.place is not None:
-                last[_owner(each.job)] = max(each.place, last.get(_owner(each.job), 0))
-        for each in sorted(waiting, key=lambda each: each.job.run_at):
-            if each.place is None and each.job.run_at <= now:
-                owner = _owner(each.job)
-                last[owner] = max(served, last[owner] + 1 if owner in last else served)
-                put_record(tx, replace(each, place=last[owner]))
+        for each in placed:
+            owner = _owner(each.job)
+            last[owner] = max(each.place or 0, last.get(owner, 0))
+        for each in sorted(due, key=lambda each: each.job.run_at):
+            owner = _owner(each.job)
+            last[owner] = max(served, last[owner] + 1 if owner in last else served)
+            given = replace(each, place=last[owner])
+            for rows in (jobs_table(tx), _live_index(tx, kind)):
+                mem(tx).put(rows, each.job.id, given)
+            placed.append(given)
+        return placed
 
     def _close(
         self,
@@ -439,6 +451,7 @@ class InMemoryLedger:
         if record is None:
             raise errors.LeaseLost(lease.job.id)
         now = self._database.now()
+        cleared = _CLEARED if state is JobState.DONE else {}
         job = replace(
             record.job,
             state=state,
@@ -446,13 +459,14 @@ class InMemoryLedger:
             attempts=record.job.attempts - int(give_back),
             run_at=record.job.run_at if after is None else now + after,
             updated_at=now,
+            **cleared,
         )
         if failure is not None:
             job = records.failed(job, failure if state is JobState.DEAD else replace(failure, answer=None))
-        if state is JobState.DONE:
-            job = replace(job, answer=None, raw=None, reason_code=None, error=None, fingerprint=None)
         ended = replace(record, job=job, token=None, until=None, place=None)
-        put_record(tx, records.end_attempt(records.counted(ended, spent or ModelUsage()), now, outcome, failure))
+        if spent is not None:
+            ended = records.counted(ended, spent)
+        put_record(tx, records.end_attempt(ended, now, outcome, failure))
 
 
 def jobs_table(tx: Transaction) -> dict[JobId, Record]:
@@ -472,14 +486,13 @@ def _is_new(tx: Transaction, turn: Turn) -> bool:
 
 def _live(tx: Transaction, kind: JobKind) -> list[Record]:
     """Unfinished and dead jobs of the kind, in the order in which they came."""
-    jobs = jobs_table(tx)
-    return [jobs[id_] for id_ in _live_ids(tx, kind) if not _is_finished(jobs[id_])]
+    return list(_live_index(tx, kind).values())
 
 
-def _live_ids(tx: Transaction, kind: JobKind) -> dict[JobId, None]:
-    def build() -> dict[JobId, None]:
+def _live_index(tx: Transaction, kind: JobKind) -> dict[JobId, Record]:
+    def build() -> dict[JobId, Record]:
         mine = [each for each in jobs_table(tx).values() if each.job.kind is kind and not _is_finished(each)]
-        return {each.job.id: None for each in sorted(mine, key=lambda each: records.created(each.job))}
+        return {each.job.id: each for each in sorted(mine, key=lambda each: records.created(each.job))}
 
     return mem(tx).index(f"live_jobs:{kind}", build)
 
@@ -492,11 +505,11 @@ def _unstored(tx: Transaction, namespace: str, user: str | None) -> list[Job]:
     return [job for job in found if _is_unstored(job)]
 
 
-def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, Counted | None]]:
-    """By user; with the place in the session once that was asked for, since a payload takes long to decode."""
+def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, None]]:
+    """By user."""
 
-    def build() -> dict[str, dict[JobId, Counted | None]]:
-        users: dict[str, dict[JobId, Counted | None]] = {}
+    def build() -> dict[str, dict[JobId, None]]:
+        users: dict[str, dict[JobId, None]] = {}
         for job in (record.job for record in _live(tx, JobKind.STORE)):
             if job.scope.namespace == namespace and _is_unstored(job):
                 users.setdefault(job.scope.user_column, {})[job.id] = None
@@ -505,12 +518,21 @@ def _unstored_ids(tx: Transaction, namespace: str) -> dict[str, dict[JobId, Coun
     return mem(tx).index(f"unstored_turns:{namespace}", build)
 
 
-def _order(ids: dict[JobId, Counted | None], job: Job) -> Counted:
-    known = ids[job.id]
-    if known is None:
-        assert job.raw is not None
-        known = ids[job.id] = counted(decode_turn(job.raw))
-    return known
+def _last_accepted(tx: Transaction, scope: Scope) -> Counted | None:
+    """The last turn of the session that is accepted and not stored. Read from payloads once a session, then kept."""
+    key, known = session_columns(scope), _last_of_sessions(tx, scope.namespace)
+    if key not in known:
+        jobs = [jobs_table(tx)[id_].job for id_ in _unstored_ids(tx, scope.namespace).get(scope.user_column, {})]
+        turns = [decode_turn(job.raw) for job in jobs if job.raw is not None and session_columns(job.scope) == key]
+        if not turns:
+            return None
+        mem(tx).put(known, key, max((counted(turn) for turn in turns), key=lambda each: each.position))
+    return known[key]
+
+
+def _last_of_sessions(tx: Transaction, namespace: str) -> dict[tuple[str, str], Counted]:
+    """See `_last_accepted`; dropped when that turn is stored, or a turn comes from another process."""
+    return mem(tx).index(f"last_unstored:{namespace}", dict)
 
 
 def _is_unstored(job: Job) -> bool:
@@ -533,14 +555,13 @@ def put_record(tx: Transaction, record: Record) -> None:
     """Set a job, and its place in the indexes."""
     run, job_id = mem(tx), record.job.id
     known = jobs_table(tx).get(job_id)
-    live, finished = _live_ids(tx, record.job.kind), _finished(tx)
+    live, finished = _live_index(tx, record.job.kind), _finished(tx)
     if record.job.kind is JobKind.STORE:
         _put_unstored(tx, record.job)
     run.put(jobs_table(tx), job_id, record)
     if not _is_finished(record):
         run.drop(finished, job_id)
-        if job_id not in live:
-            run.put(live, job_id, None)
+        run.put(live, job_id, record)
         return
     run.drop(live, job_id)
     if job_id in finished and known is not None and known.job.updated_at != record.job.updated_at:
@@ -567,18 +588,26 @@ def _put_unstored(tx: Transaction, job: Job) -> None:
             run.put(users, user, {})
         if job.id not in users[user]:
             run.put(users[user], job.id, None)
+            run.drop(_last_of_sessions(tx, job.scope.namespace), session_columns(job.scope))
     elif user in users:
-        run.drop(users[user], job.id)
+        _drop_unstored(tx, job)
         if not users[user]:
             run.drop(users, user)
+
+
+def _drop_unstored(tx: Transaction, job: Job) -> None:
+    run, last, session = mem(tx), _last_of_sessions(tx, job.scope.namespace), session_columns(job.scope)
+    run.drop(_unstored_ids(tx, job.scope.namespace).get(job.scope.user_column, {}), job.id)
+    if session in last and last[session].job_id == job.id:
+        run.drop(last, session)
 
 
 def _drop(tx: Transaction, job_id: JobId) -> None:
     run = mem(tx)
     record = jobs_table(tx)[job_id]
     if record.job.kind is JobKind.STORE:
-        run.drop(_unstored_ids(tx, record.job.scope.namespace).get(record.job.scope.user_column, {}), job_id)
-    for rows in (_finished(tx), _live_ids(tx, record.job.kind), jobs_table(tx), run.table("follows")):
+        _drop_unstored(tx, record.job)
+    for rows in (_finished(tx), _live_index(tx, record.job.kind), jobs_table(tx), run.table("follows")):
         run.drop(rows, job_id)
 
 
@@ -611,13 +640,16 @@ def list_unfinished(tx: Transaction, job: NewJob | Job) -> list[Record]:
     ]
 
 
-def _runnable(tx: Transaction, kind: JobKind, *, replays: bool) -> list[Record]:
+def _runnable(jobs: Sequence[Record], *, replays: bool) -> Iterator[Record]:
+    """In their order. A claim takes few of many, so they are not sorted as a whole."""
     found = [
-        record
-        for record in _live(tx, kind)
-        if record.job.state in WAITING and record.place is not None and (record.plan is not None) == replays
+        (record.place, record.job.run_at, number, record)
+        for number, record in enumerate(jobs)
+        if record.place is not None and record.job.state in WAITING and (record.plan is not None) == replays
     ]
-    return sorted(found, key=lambda record: (record.place, record.job.run_at))
+    heapify(found)
+    while found:
+        yield heappop(found)[-1]
 
 
 def _paused_namespaces(tx: Transaction, kind: JobKind) -> set[str | None]:
