@@ -2,21 +2,29 @@
 
     python -m benchmarks.growth --sizes 100000,1000000      (without --sizes also 3 million: half an hour)
     python -m benchmarks.growth --sizes 1000000 --active 500    (turns of 500 users only, ten of each)
+    python -m benchmarks.growth --prepare DIR      (fill the stacks, and leave them there, stopped)
+    python -m benchmarks.growth --prepared DIR     (only measure the stacks in DIR, which keep the turns)
 
 Each size has a stack of its own. Episodes are written by COPY, with their vectors and terms; users have 200 each, so
 that a larger size has more users, not longer histories. Recalls of the sizes alternate. Then turns of random users go
-through `remember` and two store workers, once without and once with `wal_compression`. There is a checkpoint before
-each and none within: the first change of a page after a checkpoint writes the whole page to the WAL. The cost of a turn
-is CPU time of workers and Postgres, which other programs on the machine change less than turns a second.
+through `remember` and two store workers, first without and then with `wal_compression`, in rounds that alternate
+between the sizes, so that other programs on the machine slow all of them alike. There is a checkpoint before the first
+round and none within: the first change of a page after a checkpoint writes the whole page to the WAL, and
+`full_pages_share` is the part of the WAL that these pages are. The cost of a turn is CPU time of workers and Postgres,
+which other programs on the machine change less than turns a second.
 """
 
 import argparse
 import asyncio
+import json
+import re
+import statistics
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +42,7 @@ from aftermind.ranking import spoken
 from aftermind.ranking.tokenizer import terms
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints, Stack
+from aftermind.stack.binaries import postgres_bin
 from aftermind.stores.postgres.term_keys import hash_terms
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
@@ -46,7 +55,8 @@ from benchmarks.synthetic import COLUMNS, DIMENSION, Talk, connect
 SIZES, QUICK_SIZES = (100_000, 1_000_000, 3_000_000), (2_000, 10_000)
 PER_USER = 200  # episodes
 TEXTS = 10_000  # different ones; every user has 200 of them in a row
-TURNS, QUICK_TURNS = 5_000, 300  # of two messages each
+TURNS, QUICK_TURNS = 5_000, 300  # of two messages each, at each size, of all rounds together
+ROUNDS, QUICK_ROUNDS = 5, 2
 RECALLS, QUICK_RECALLS = 300, 50
 WARM_UP = 20  # recalls before the measured ones
 COMPRESSION = "pglz"  # the method that every build of Postgres has
@@ -70,7 +80,10 @@ _POSITION = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The figures of a size. `compressed` are those with `wal_compression`, of as many turns again."""
+    """The figures of a size. `compressed` are those with `wal_compression`, of as many turns again.
+
+    `full_pages_share` (0..1) is the part of the WAL that is whole pages.
+    """
 
     episodes: int
     turns_per_s: float
@@ -78,12 +91,14 @@ class Measured:
     recall_p50_ms: float
     recall_p99_ms: float
     wal_per_turn: float
+    full_pages_share: float
     bytes_per_turn: float
     bytes_per_episode: float
     load_s: float
     compressed_turns_per_s: float
     compressed_cpu_ms_per_turn: float
     compressed_wal_per_turn: float
+    compressed_full_pages_share: float
 
 
 class Texts:
@@ -127,23 +142,30 @@ class World:
 
 def main() -> int:
     """Measure every size, print, write; 1 where a target was missed."""
-    given = arguments(__doc__ or "", more=_add_sizes)
+    given = arguments(__doc__ or "", more=_add_options)
     sizes = given.sizes or (QUICK_SIZES if given.quick else SIZES)
-    turns, recalls = (QUICK_TURNS, QUICK_RECALLS) if given.quick else (TURNS, RECALLS)
+    turns, recalls, rounds = (QUICK_TURNS, QUICK_RECALLS, QUICK_ROUNDS) if given.quick else (TURNS, RECALLS, ROUNDS)
+    texts = Texts()
+    if given.prepare:
+        _prepare(given.prepare, sizes, texts)
+        return 0
+    turns = (given.turns or turns) // rounds * rounds
     report = Report(title="Growth: what a turn and a recall cost as the tables grow")
     report.facts |= {**POSTGRES, "workers": WORKERS, "embedder": "hash", "wal_compression": COMPRESSION}
-    report.facts["active_users"] = given.active or "all"
-    texts = Texts()
+    report.facts |= {"active_users": given.active or "all", "turns": turns, "rounds": rounds}
     with ExitStack() as stacks:
-        worlds = [
-            _load(*stacks.enter_context(embedded_stack(postgres_settings=POSTGRES)), each, texts) for each in sizes
-        ]
+        if given.prepared:
+            worlds = [_prepared(stacks, path) for path in _prepared_sizes(given.prepared, given.sizes)]
+        else:
+            worlds = [
+                _load(*stacks.enter_context(embedded_stack(postgres_settings=POSTGRES)), each, texts) for each in sizes
+            ]
         latencies = asyncio.run(_recall(worlds, texts, recalls))
-        measured = [
-            _measure(world, texts, turns, times, active=given.active)
-            for world, times in zip(worlds, latencies, strict=True)
-        ]
+        active = [replace(world, users=min(given.active or world.users, world.users)) for world in worlds]
+        plain = _store(active, texts, turns // rounds, rounds, compression="off")
+        compressed = _store(active, texts, turns // rounds, rounds, compression=COMPRESSION)
         report.facts |= redis_facts(worlds[0].ends.redis_url)
+    measured = [_figures(*each) for each in zip(worlds, latencies, plain, compressed, strict=True)]
     for each in measured:
         for name, value in asdict(each).items():
             if name != "episodes":
@@ -151,14 +173,16 @@ def main() -> int:
     if len(measured) > 1:
         least, most = measured[0], measured[-1]
         note = f"{most.episodes:,} / {least.episodes:,} episodes"
-        report.add("cost_per_turn_ratio", most.cpu_ms_per_turn / least.cpu_ms_per_turn, at_most=1.5, note=note)
+        ratios = [large / small for small, large in zip(plain[0].cpu_ms, plain[-1].cpu_ms, strict=True)]
+        report.add("cost_per_turn_ratio", statistics.median(ratios), at_most=1.5, note=f"{note}, median of the rounds")
         report.add("recall_p50_ratio", most.recall_p50_ms / least.recall_p50_ms, at_most=1.3, note=note)
         report.add("wal_ratio", most.wal_per_turn / least.wal_per_turn, note=note)
+        report.details["cost_per_turn_ratios"] = ratios
     report.details["sizes"] = {str(each.episodes): asdict(each) for each in measured}
     return report.finish(given.json)
 
 
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser) -> None:
     def sizes(text: str) -> list[int]:
         found = sorted({int(each) for each in text.split(",")})
         if found[0] < PER_USER:
@@ -167,6 +191,40 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("--sizes", type=sizes, metavar="N,N", help="numbers of episodes, instead of the usual ones")
     parser.add_argument("--active", type=int, metavar="N", help="users that the turns are of (default: all)")
+    parser.add_argument("--turns", type=int, metavar="N", help=f"turns at each size (default: {TURNS:,})")
+    folder = parser.add_mutually_exclusive_group()
+    folder.add_argument("--prepare", type=Path, metavar="DIR", help="only fill the stacks, and leave them in DIR")
+    folder.add_argument("--prepared", type=Path, metavar="DIR", help="only measure the stacks that are in DIR")
+
+
+def _prepare(folder: Path, sizes: Iterable[int], texts: Texts) -> None:
+    """Fill the stacks that are not in the folder yet, and stop them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for size in sizes:
+        done = folder / f"{size}.json"
+        if not done.exists():
+            with Stack(folder / str(size), replica=False, postgres_settings=POSTGRES) as stack:
+                ends = stack.running()
+                if ends is None:
+                    raise SystemExit(f"the stack in {folder / str(size)} has ended: see {stack.logs}")
+                world = _load(stack, ends, size, texts)
+            done.write_text(json.dumps({"bytes_per_episode": world.bytes_per_episode, "load_s": world.load_s}))
+
+
+def _prepared_sizes(folder: Path, wanted: Iterable[int] | None) -> list[Path]:
+    """The notes that `_prepare` left, smallest size first."""
+    there = {int(path.stem): path for path in folder.glob("*.json")}
+    sizes = sorted(there if wanted is None else wanted)
+    if not sizes or (missing := set(sizes) - there.keys()):
+        raise SystemExit(f"{folder} has the sizes {sorted(there)}{f', not {sorted(missing)}' if sizes else ''}")
+    return [there[size] for size in sizes]
+
+
+def _prepared(stacks: ExitStack, note: Path) -> World:
+    """Start a stack that `_prepare` left."""
+    stack = Stack(note.with_suffix(""), replica=False, postgres_settings=POSTGRES)
+    stacks.callback(stack.down)
+    return World(ends=stack.up(), logs=stack.logs, users=int(note.stem) // PER_USER, **json.loads(note.read_text()))
 
 
 def _load(stack: Stack, ends: Endpoints, size: int, texts: Texts) -> World:
@@ -178,23 +236,23 @@ def _load(stack: Stack, ends: Endpoints, size: int, texts: Texts) -> World:
     return World(ends=ends, logs=stack.logs, users=users, bytes_per_episode=stored / (users * PER_USER), load_s=took)
 
 
-def _measure(world: World, texts: Texts, turns: int, latencies: list[float], *, active: int | None) -> Measured:
-    episodes, world = world.episodes, replace(world, users=min(active or world.users, world.users))
-    plain = _store(world, texts, turns, compression="off")
-    compressed = _store(world, texts, turns, compression=COMPRESSION)
+def _figures(world: World, latencies: list[float], plain: "Stored", compressed: "Stored") -> Measured:
+    turns = plain.turns + compressed.turns
     return Measured(
-        episodes=episodes,
-        turns_per_s=plain.turns_per_s,
-        cpu_ms_per_turn=plain.cpu_ms,
+        episodes=world.episodes,
+        turns_per_s=statistics.median(plain.turns_per_s),
+        cpu_ms_per_turn=statistics.median(plain.cpu_ms),
         recall_p50_ms=percentile(latencies, 0.5),
         recall_p99_ms=percentile(latencies, 0.99),
-        wal_per_turn=plain.wal_bytes / turns,
-        bytes_per_turn=(plain.disk_bytes + compressed.disk_bytes) / (2 * turns),
+        wal_per_turn=plain.wal_bytes / plain.turns,
+        full_pages_share=plain.full_page_bytes / plain.wal_bytes,
+        bytes_per_turn=(plain.disk_bytes + compressed.disk_bytes) / turns,
         bytes_per_episode=world.bytes_per_episode,
         load_s=world.load_s,
-        compressed_turns_per_s=compressed.turns_per_s,
-        compressed_cpu_ms_per_turn=compressed.cpu_ms,
-        compressed_wal_per_turn=compressed.wal_bytes / turns,
+        compressed_turns_per_s=statistics.median(compressed.turns_per_s),
+        compressed_cpu_ms_per_turn=statistics.median(compressed.cpu_ms),
+        compressed_wal_per_turn=compressed.wal_bytes / compressed.turns,
+        compressed_full_pages_share=compressed.full_page_bytes / compressed.wal_bytes,
     )
 
 
@@ -252,20 +310,33 @@ async def _recall(worlds: list[World], texts: Texts, count: int) -> list[list[fl
     return [times[WARM_UP:] for times in latencies]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Stored:
-    """What the turns of a measurement took."""
+    """What the turns of a size took: rate and CPU of each round, the rest of all rounds."""
 
-    turns_per_s: float
-    cpu_ms: float
-    wal_bytes: int
-    disk_bytes: int
+    turns: int = 0
+    turns_per_s: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    wal_bytes: int = 0
+    full_page_bytes: int = 0
+    disk_bytes: int = 0
 
 
-def _store(world: World, texts: Texts, turns: int, *, compression: str) -> Stored:
+def _store(worlds: list[World], texts: Texts, turns: int, rounds: int, *, compression: str) -> list[Stored]:
+    """Checkpoint, then rounds of turns, in each of which the sizes take turns."""
+    for world in worlds:
+        asyncio.run(_checkpoint(world.ends, compression))
+    found = [Stored() for _ in worlds]
+    for number in range(rounds):
+        for world, stored in zip(worlds, found, strict=True):
+            _store_round(world, texts, turns, stored, seed=len(compression) * 100 + number)
+    return found
+
+
+def _store_round(world: World, texts: Texts, turns: int, stored: Stored, *, seed: int) -> None:
     """Hand over turns of random users, then start the workers, and wait until all are stored."""
-    asyncio.run(_remember(world, texts, turns, seed=len(compression)))
-    before = asyncio.run(_checkpoint(world.ends, compression))
+    asyncio.run(_remember(world, texts, turns, seed=seed))
+    before = asyncio.run(_position(world.ends))
     environment = worker_environment(world.ends)
     with worker_processes("aftermind_workers.celery_app", STORE, environment, world.logs) as workers:
         rate, cpu = _drain(world.ends, [worker.pid for worker in workers], before["postmaster"], turns)
@@ -274,8 +345,12 @@ def _store(world: World, texts: Texts, turns: int, *, compression: str) -> Store
         raise SystemExit(
             f"{after['episodes'] - before['episodes']} of {2 * turns} messages are stored: see {world.logs}"
         )
-    disk = after["disk"] - before["disk"]
-    return Stored(turns_per_s=rate, cpu_ms=cpu * 1e3, wal_bytes=after["wal"] - before["wal"], disk_bytes=disk)
+    stored.turns += turns
+    stored.turns_per_s.append(rate)
+    stored.cpu_ms.append(cpu * 1e3)
+    stored.wal_bytes += after["wal"] - before["wal"]
+    stored.full_page_bytes += asyncio.run(_full_page_bytes(world.ends, before["wal"], after["wal"]))
+    stored.disk_bytes += after["disk"] - before["disk"]
 
 
 def _drain(ends: Endpoints, workers: list[int], postmaster: int, turns: int) -> tuple[float, float]:
@@ -316,14 +391,13 @@ async def _remember(world: World, texts: Texts, turns: int, *, seed: int) -> Non
         await asyncio.gather(*(remember(memory, number) for number in range(turns)))
 
 
-async def _checkpoint(ends: Endpoints, compression: str) -> dict[str, int]:
-    """Compress the WAL of later connections in that way, and write all changed pages; the position afterwards."""
+async def _checkpoint(ends: Endpoints, compression: str) -> None:
+    """Compress the WAL of later connections in that way, and write all changed pages."""
     async with _superuser(ends) as connection:
         # Not ALTER SYSTEM: the stack sets it on the command line, which outranks that.
         database = await connection.fetchval("SELECT quote_ident(current_database())")
         await connection.execute(f"ALTER DATABASE {database} SET wal_compression = '{compression}'")
         await connection.execute("CHECKPOINT")
-    return await _position(ends)
 
 
 async def _position(ends: Endpoints) -> dict[str, int]:
@@ -332,6 +406,18 @@ async def _position(ends: Endpoints) -> dict[str, int]:
         found = dict(await connection.fetchrow(_POSITION) or {})
         backend = psutil.Process(await connection.fetchval("SELECT pg_backend_pid()"))
         return {**found, "postmaster": backend.ppid()}
+
+
+async def _full_page_bytes(ends: Endpoints, first: int, last: int) -> int:
+    """Bytes of whole pages between two positions in the WAL, as `pg_waldump` counts them."""
+    async with _superuser(ends) as connection:
+        folder = Path(await connection.fetchval("SHOW data_directory")) / "pg_wal"
+    places = [f"--{name}={place >> 32:X}/{place & 0xFFFFFFFF:X}" for name, place in (("start", first), ("end", last))]
+    command = [str(postgres_bin() / "pg_waldump"), "--stats", f"--path={folder}", *places]
+    listed = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    # Columns of the last line: records, bytes of records and their share, bytes of whole pages and theirs, sums.
+    total = next(line for line in listed.stdout.splitlines() if line.startswith("Total"))
+    return int(re.sub(r"\[[^]]*\]", "", total).split()[3])
 
 
 @asynccontextmanager
