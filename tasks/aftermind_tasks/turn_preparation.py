@@ -33,7 +33,7 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
     """Compute it. Never fails because of a text: one that takes too long is marked and gets no terms and no vector."""
     kept = [turn for turn in turns if turn.keep]
     is_embedded = await embedder_selection.embeds_inline(runtime)
-    # Marks and terms of much text are computed by another process, vectors meanwhile by this one.
+    # Marks and terms of much text are computed by another process while this one computes vectors.
     marks, terms, vectors = await asyncio.gather(
         screening.marks([turn.episodes() for turn in kept]),
         _terms(runtime, kept),

@@ -143,7 +143,7 @@ class Remembering:
             if self.strict:
                 raise
             if not self.failing:
-                is_named = isinstance(exc, errors.AftermindError)  # its text says what to do
+                is_named = isinstance(exc, errors.AftermindError)  # its text has the remedy
                 log.warning(
                     "memory fails, the agent answers without it",
                     extra=_fields(what, exc),

@@ -288,7 +288,7 @@ def _in_process_services(
             db=nothing, vault=vault, trail=trail, namespace=namespace, language_for=settings.language_for
         ),
         reembedding=Reembeddings(second, settings, embedder=embedder),
-        check_schema=_nothing_to_check,
+        check_schema=db.open,
         gate=providers.gate,
         wake=queue.wake,
         serve_jobs=queue.serve,
@@ -317,10 +317,6 @@ async def _adopt_embedder(db: MemoryDatabase, store: InMemoryStore, embedder: Em
         known = await store.adopt_embedder(tx, configured)
     if configured not in known:
         log.error("embed jobs wait", extra={"error": str(errors.EmbedderMismatch(known.active, configured))})
-
-
-async def _nothing_to_check() -> None:
-    """A store inside the process has no schema."""
 
 
 def _postgres_services(

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
 from aftermind.cli import console
 from aftermind.cli.console import Namespace, User, out
@@ -17,6 +18,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import Mode
+from aftermind.settings import Settings
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
 
@@ -110,7 +112,11 @@ def facts(
 
     found, reasons = console.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
-    none = "No facts. `aftermind status` shows whether workers run."
+    is_shared = address_resolution.resolve(Settings()).is_shared
+    todo = (
+        "`aftermind worker` does the work that waits" if is_shared else "`aftermind status` shows whether workers run"
+    )
+    none = f"No facts. {todo}."
     shown = believed(found, sources, with_beliefs=history, show_minutes=wide or not history) if found else none
     console.show(shown, wide=wide)
     return reasons if why else found

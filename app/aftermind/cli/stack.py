@@ -151,9 +151,13 @@ def logs(
 
 
 @console.with_json
-def status() -> list[ComponentStatus]:
-    """Show every component of the embedded stack. Exit code 1 if one is not healthy."""
+def status() -> object:
+    """Show every component of the embedded stack, or of the store that the settings name. Exit code 1 if one is not
+    healthy.
+    """
     settings = Settings()
+    if settings.database_url is not None:
+        return _status_of_store(settings)
     components = Stack(settings.state_dir).status()
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
@@ -169,6 +173,23 @@ def status() -> list[ComponentStatus]:
     if any(each.state not in GOOD for each in components):
         raise console.ExitWithResult(1, components)
     return components
+
+
+def _status_of_store(settings: Settings) -> object:
+    found = address_resolution.resolve(settings)
+    seen = console.with_memory(lambda memory: memory.health())
+    shown = console.make_table("component", "state", "detail", flexible="detail")
+    for part in seen.parts:
+        shown.add_row(part.name, part.state, escape(part.detail))
+    console.show(shown)
+    waiting = sum(row.runnable + row.running + row.waiting for row in seen.work)
+    dead = sum(row.dead for row in seen.work)
+    out.print(f"\n{console.count_of(waiting, 'job')} to do, {console.count_of(dead, 'dead letter')}.")
+    if found.is_shared:
+        out.print("Jobs run in the processes that open this store, and in [bold]aftermind worker[/].")
+    if any(part.needed and part.state == "down" for part in seen.parts):
+        raise console.ExitWithResult(1, seen)
+    return seen
 
 
 def has_keys() -> bool:

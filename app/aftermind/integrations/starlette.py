@@ -59,7 +59,7 @@ async def _pieces(
                 return  # the memory was closed; the browser connects again
             yield _encode(event)
     finally:
-        # In a task of its own: the task of a response whose browser has left is cancelled again at each await.
+        # In a separate task: that of a response whose browser has left is cancelled again at each await.
         ending = asyncio.ensure_future(_end(events, upcoming))
         _endings.add(ending)
         ending.add_done_callback(_endings.discard)

@@ -36,8 +36,8 @@ class RecallOptions(TypedDict, total=False):
     `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
     `AFTERMIND_RECALL_LIMIT`; other messages of their bursts come in addition). `mode` is hybrid, vector, lexical or
     recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and
-    `until` (exclusive). `known_at` asks for what memory knew at that time: messages remembered and facts believed until
-    then. `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the block: history, facts,
+    `until` (exclusive). `known_at` asks for the state of memory at that time: messages and beliefs until then.
+    `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the block: history, facts,
     summary, profile, blocks. `rerank` applies the reranker that the memory was given.
     """
 

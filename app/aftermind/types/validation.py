@@ -17,6 +17,7 @@ Given = str | Message | Mapping[str, Any]  # Any: whatever a caller's chat messa
 REFERENCE_DEPTH = 16  # of a part; what is deeper is refused with the metadata
 INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
 
+_IN_PLACE_OF_TEXT = {"tool_calls", "attachments"}
 _KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp", "expires_at"}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
@@ -135,6 +136,9 @@ def _parsed(given: object, index: int) -> Message:
     metadata = {} if given.get("metadata") is None else given["metadata"]
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
+    if "content" not in given and not _IN_PLACE_OF_TEXT & {*given, *metadata}:
+        why = f"the message has no content, only {', '.join(map(repr, given)) or 'nothing'}."
+        raise errors.InvalidMessage("content", None, why, index=index)
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     merged = {**metadata, **extra, **({"attachments": attachments} if attachments else {})}
     moment = given.get("occurred_at", given.get("created_at", given.get("timestamp")))

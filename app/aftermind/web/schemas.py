@@ -93,7 +93,7 @@ class RecallIn(Shape):
     metadata: dict[str, Any] | None = None
     since: AwareDatetime | None = None
     until: AwareDatetime | None = None
-    known_at: AwareDatetime | None = Field(None, description="What was known at this time; null: now.")
+    known_at: AwareDatetime | None = Field(None, description="The state of memory at this time; null: now.")
     min_score: float = Field(0.0, ge=0, le=1)
     diversity: float = Field(0.0, ge=0, le=1)
     load: list[Loaded] | None = None

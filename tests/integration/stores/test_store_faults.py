@@ -16,7 +16,8 @@ from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals import sql_connections, writer
-from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, StoreState
+from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, SharedJournal, StoreState
+from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal
 from aftermind.db.record_store_journals.writer import JournalWriter
 from tests.support.journals import CODEC, JOURNALS, sql_url
@@ -256,27 +257,28 @@ async def test_a_commit_that_is_repeated_because_its_answer_was_lost_counts_once
 
 @pytest.mark.parametrize("ending", ["wait", "close", "another transaction"])
 async def test_what_no_transaction_waits_for_is_written_soon_and_before_a_store_is_closed(
-    shared_journal: AnyJournal, ending: str
+    shared_journal: SharedJournal, ending: str
 ) -> None:
-    database, other = (MemoryDatabase(JournalWriter(shared_journal, CODEC)) for _ in range(2))
+    database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
     async with database.transaction() as tx:
         tx.put(tx.table("generation"), "last", 1)
     async with database.transaction(is_awaited=False) as tx:
         tx.put(tx.table("generation"), "last", 2)
-    if ending == "close":
-        await database.close()
+
+    def is_written() -> bool:
+        (found,) = shared_journal.read(-1, (), SHARED_NAME).changes
+        return {(table, key): row for table, key, row in found.rows}["generation", '"last"'] == b"2"
+
+    if ending == "wait":
+        await wait_until(lambda: asyncio.to_thread(is_written), description="the journal has it")
     elif ending == "another transaction":
         async with database.transaction() as tx:
             tx.put(tx.table("generation"), "other", 1)
+        assert await asyncio.to_thread(is_written)
+    await database.close()  # what follows is read from the journal
 
-    async def is_written() -> bool:
-        return await other.generation() == 2
-
-    if ending == "wait":
-        await wait_until(is_written, description="another process reads it")
-    assert await is_written()
+    assert await database.generation() == 2
     await database.close()
-    await other.close()
 
 
 async def test_a_repeated_commit_counts_once_also_where_another_process_waits_for_the_turn(

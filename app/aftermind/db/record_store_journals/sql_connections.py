@@ -267,7 +267,7 @@ def _compile(statement: Any) -> str:
 
 @cache
 def _compile_insert(statement: Any, count: int) -> tuple[Sequence[str], str]:
-    """The names of a row's parameters, and an INSERT of so many rows with parameters by place."""
+    """The names of a row's parameters, and an INSERT of `count` rows with parameters by place."""
     head, (names, tail) = (
         (text := _compile(statement)).partition("VALUES (")[0],
         text.partition("VALUES (")[2].split(")", 1),

@@ -31,7 +31,7 @@ GRACE_SECONDS = 0.1  # that a free turn is left to the process that asked for it
 ASK_SECONDS = 0.002  # between two attempts to get the turn
 IDLE_SECONDS = 0.1  # that an unused turn is kept, unless another process asks: most transactions follow another
 IDLE_CHECK_SECONDS = 0.01
-DELAYED_WRITE_SECONDS = 0.05  # after which changes are written for which nobody waits; less than a lease by far
+DELAYED_WRITE_SECONDS = 0.05  # after which changes are written that no transaction waits for; less than a lease by far
 
 # Any: see `rows`
 Loaded = dict[str, dict[Any, Any]]  # by table and key
@@ -132,7 +132,7 @@ class JournalWriter:
     async def load(self, owner: Owner, cached: Container[Owner]) -> tuple[Loaded, Refresh]:
         """The rows of an owner, by table; and what else other processes have committed since the last call."""
         own, name = self._own, dump_owner(owner)
-        if self._next is not None:  # what nobody waits for may be of this very partition
+        if self._next is not None:  # it may have rows of this partition, and no transaction waits for it
             self._begin_write(self._next)
         if own is not None:
             return await self._run(lambda: self._by_table(self._decode(own.load(name)))), Refresh()
@@ -185,7 +185,7 @@ class JournalWriter:
         self._executor().submit(self._renew)
 
     def submit(self, changes: Changes, *, failures: int, is_erasure: bool, is_awaited: bool = True) -> Group:
-        """Add changes to the next write, and end the turn. What nobody waits for is written with what comes next.
+        """Add changes to the next write, and end the turn. Without `is_awaited` they are written with what comes next.
 
         `failures` is the count when the transaction began. Raises `StoreUnavailable` if a write has failed since; then
         the turn has not ended.
