@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from aftermind.api.local_sign_in import read_token
+from aftermind.api.local_web_token import read_token
 from aftermind.stack.ports import choose
 from tests.support.waiting import wait_until_sync
 

@@ -442,9 +442,9 @@ async def test_over_http_every_access_is_audited_with_the_identity_of_the_key(me
 
 
 async def test_before_the_first_key_the_local_token_opens_and_no_longer_after_it(memory: Memory) -> None:
-    from aftermind.api import local_sign_in
+    from aftermind.api import local_web_token
 
-    token = local_sign_in.read_token(memory.settings.state_dir)
+    token = local_web_token.read_token(memory.settings.state_dir)
     async with served(memory) as url:
         async with connected(url, Authorization=f"Bearer {token}", **{"X-Aftermind-User": "alice"}) as client:
             assert await call(client, "list_memories") == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from aftermind.api.local_sign_in import read_token
+from aftermind.api.local_web_token import read_token
 from aftermind.stack.ports import choose
 from tests.support.fork_server import end, start_module
 from tests.support.waiting import wait_until_sync

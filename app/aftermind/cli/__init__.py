@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aftermind import __version__, errors
-from aftermind.cli import console
+from aftermind.cli import terminal
 
 # The commands of each module, in the order of `aftermind --help`. To load all of them takes a second.
 FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -68,8 +68,8 @@ def main() -> None:
     except errors.Bug:
         raise
     except errors.AftermindError as exc:
-        console.complain(str(exc))
-        sys.exit(console.FAILED)
+        terminal.complain(str(exc))
+        sys.exit(terminal.FAILED)
     except BrokenPipeError:  # `aftermind facts | head`
         sys.stderr.close()
         sys.exit(0)
@@ -87,7 +87,7 @@ def _unwrap_help(app: typer.Typer) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        console.out.print(__version__)
+        terminal.out.print(__version__)
         raise typer.Exit
 
 

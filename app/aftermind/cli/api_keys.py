@@ -7,9 +7,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, out
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
+from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.types.api_key import OF_ONE_TENANT, ApiKey, Right
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 
 @keys.command()
-@console.with_json
+@terminal.with_json
 def create(
     name: Annotated[str, typer.Argument(help="Name of the user or program: 'web shop', 'alice'.")],
     *,
@@ -47,45 +47,45 @@ def create(
         )
         return is_first, made, text
 
-    is_first, made, text = console.with_memory(work)
+    is_first, made, text = terminal.with_memory(work)
     if is_first:
-        console.err.print("This is the first key: the service accepts the local token and its sign-in link no longer.")
+        terminal.err.print("This is the first key: the service accepts the local token and its sign-in link no longer.")
     told = f"Key [bold]{made.id}[/] of namespace {escape(repr(made.namespace))} may {_may(made)}."
-    console.err.print(f"{told} Store it now: it is not shown again.")
+    terminal.err.print(f"{told} Store it now: it is not shown again.")
     out.print(text, markup=False)
     return {"key": made, "text": text}
 
 
 @keys.command("list")
-@console.with_json
-def list_(*, namespace: Namespace = None, wide: console.Wide = False) -> list[ApiKey]:
+@terminal.with_json
+def list_(*, namespace: Namespace = None, wide: terminal.Wide = False) -> list[ApiKey]:
     """List the API keys of a namespace, without their secrets."""
-    found = console.with_memory(lambda memory: memory.api_keys.list(namespace=namespace))
+    found = terminal.with_memory(lambda memory: memory.api_keys.list(namespace=namespace))
     none = "This namespace has no API key. Create one with `aftermind api-keys create NAME`."
-    console.show(_table(found) if found else none, wide=wide)
+    terminal.show(_table(found) if found else none, wide=wide)
     return found
 
 
 @keys.command()
-@console.with_json
+@terminal.with_json
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, as in `list`.")], *, namespace: Namespace = None
 ) -> dict[str, str]:
     """Revoke an API key permanently. Running services apply this within 5 seconds."""
-    if not console.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
+    if not terminal.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
         raise errors.NotThere("valid API key", key_id)
     out.print(f"{key_id} is revoked.")
     return {"revoked": key_id}
 
 
 def _table(found: list[ApiKey]) -> Table:
-    shown = console.make_table("id", "name", "rights", "created", "expires", "state", flexible="name")
+    shown = terminal.make_table("id", "name", "rights", "created", "expires", "state", flexible="name")
     for key in found:
-        until = console.when(key.expires_at) if key.expires_at else "-"
+        until = terminal.when(key.expires_at) if key.expires_at else "-"
         state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"
         if key.revoked_at is not None:
-            state = f"[red]revoked {console.when(key.revoked_at)}[/]"
-        shown.add_row(key.id, console.one_line(key.name), _may(key), console.when(key.created_at), until, state)
+            state = f"[red]revoked {terminal.when(key.revoked_at)}[/]"
+        shown.add_row(key.id, terminal.one_line(key.name), _may(key), terminal.when(key.created_at), until, state)
     return shown
 
 

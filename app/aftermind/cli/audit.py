@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, out
 from aftermind.types import Json
 from aftermind.types.audit import Action, AuditEntry, AuditReport
 
@@ -27,25 +27,25 @@ def register(app: typer.Typer) -> None:
 
 
 @audit.command(name="list")
-@console.with_json
+@terminal.with_json
 def listed(
     *,
     namespace: Namespace = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Entries about this user's memory.")] = None,
     action: Annotated[Action | None, typer.Option(help="Entries with this action.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries, the newest.")] = 50,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[AuditEntry]:
     """List the newest entries of a namespace, oldest first."""
-    found = console.with_memory(
+    found = terminal.with_memory(
         lambda memory: memory.audit.list(namespace=namespace, user_id=user, action=action, limit=limit)
     )
-    console.show(_table(found) if found else "No entries.", wide=wide)
+    terminal.show(_table(found) if found else "No entries.", wide=wide)
     return found
 
 
 @audit.command()
-@console.with_json
+@terminal.with_json
 def verify(
     *,
     namespace: Annotated[
@@ -54,7 +54,7 @@ def verify(
     ] = None,
 ) -> Sequence[AuditReport]:
     """Verify every entry. Exit 0 if all are unchanged, 1 if one was changed, removed or inserted."""
-    reports = console.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
+    reports = terminal.with_memory(lambda memory: memory.audit.verify(namespace=namespace))
     for report in reports:
         out.print(escape(_report_line(report)))
         for fault in report.faults:
@@ -62,9 +62,9 @@ def verify(
             out.print(f"  [bold red]wrong[/]  {escape(where + fault.what)}")
         if not report.witnesses:
             why = "neither Redis nor this state folder has its end, so a deletion of the newest entries is not detected"
-            console.warn(f"{report.namespace}: {why}")
+            terminal.warn(f"{report.namespace}: {why}")
     if not all(report.is_whole for report in reports):
-        raise console.ExitWithResult(BROKEN, reports)
+        raise terminal.ExitWithResult(BROKEN, reports)
     return reports
 
 
@@ -77,11 +77,11 @@ def _report_line(report: AuditReport) -> str:
 
 
 def _table(found: list[AuditEntry]) -> Table:
-    shown = console.make_table("no", "at", "actor", "action", "user", "detail", flexible="detail")
+    shown = terminal.make_table("no", "at", "actor", "action", "user", "detail", flexible="detail")
     for each in found:
         detail = ", ".join(f"{name}={_value(value)}" for name, value in each.detail.items())
-        texts = (str(each.seq), console.when(each.at), each.actor, str(each.action), each.user_id or "-")
-        shown.add_row(*(escape(text) for text in texts), console.one_line(detail))
+        texts = (str(each.seq), terminal.when(each.at), each.actor, str(each.action), each.user_id or "-")
+        shown.add_row(*(escape(text) for text in texts), terminal.one_line(detail))
     return shown
 
 

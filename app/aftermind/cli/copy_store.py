@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from aftermind.api.copy_store import CopiedPartition, copy_store
-from aftermind.cli import console
-from aftermind.cli.console import err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import err, out
 from aftermind.settings import Settings
 
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command()(copy)
 
 
-@console.with_json
+@terminal.with_json
 def copy(
     source: Annotated[str, typer.Argument(help="The store to read: sqlite:./bot.db, redis://…, postgresql://…")],
     destination: Annotated[str, typer.Argument(help="The store to fill: empty, or filled in part by this command.")],

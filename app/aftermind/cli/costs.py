@@ -8,9 +8,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind.cli import console
-from aftermind.cli.console import Namespace
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
+from aftermind.cli.terminal import Namespace
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.memory import Memory
 
@@ -20,13 +20,13 @@ def register(app: typer.Typer) -> None:
     app.command()(costs)
 
 
-@console.with_json
+@terminal.with_json
 def costs(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
     namespace: Namespace = None,
     since: Annotated[str, typer.Option(help="From: 7d, 24h, or a day like 2026-01-31 (UTC).")] = "7d",
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> Sequence[DailyUsage]:
     """Show model usage of a user or of the whole namespace, by day, kind of job and model."""
     start = moment("since", since) or datetime.now(UTC)
@@ -36,8 +36,8 @@ def costs(
             user_id=user, namespace=namespace, since=start.astimezone(UTC).date(), everybody=user is None
         )
 
-    found = console.with_memory(work)
-    console.show(_spent(found) if found else "No model usage since then.", wide=wide)
+    found = terminal.with_memory(work)
+    terminal.show(_spent(found) if found else "No model usage since then.", wide=wide)
     return found
 
 

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Episode, Job, JobId, JobKind, Json, Message
@@ -120,7 +120,7 @@ def actor() -> str:
 
 
 @dead.command("list")
-@console.with_json
+@terminal.with_json
 def list_(
     *,
     ids: Ids = None,
@@ -133,7 +133,7 @@ def list_(
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[Job]:
     """List dead letters, the latest first. `get` accepts the short ids."""
     asked = make_filter(
@@ -147,35 +147,35 @@ def list_(
         since=since,
         until=until,
     )
-    found = console.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
+    found = terminal.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
     if found:
-        console.print_table(_make_table(found, wide=wide), wide=wide)
+        terminal.print_table(_make_table(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
     return found
 
 
 @dead.command()
-@console.with_json
+@terminal.with_json
 def stats(
     *,
     namespace: OfNamespace = None,
     since: Since = None,
     limit: Limit = 50,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> Sequence[DeadGroup]:
     """Group dead letters by error, the most frequent first."""
     asked = JobFilter(namespace=namespace, since=moment("since", since))
-    found = console.with_memory(lambda memory: memory.dead_letters.groups(asked, limit=limit))
+    found = terminal.with_memory(lambda memory: memory.dead_letters.groups(asked, limit=limit))
     if found:
-        console.print_table(_grouped(found, wide=wide), wide=wide)
+        terminal.print_table(_grouped(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
     return found
 
 
 @dead.command()
-@console.with_json
+@terminal.with_json
 def get(
     job_id: Annotated[str, typer.Argument(help="The job, or the end of its id.", show_default=False)],
 ) -> dict[str, Json]:
@@ -187,12 +187,12 @@ def get(
             raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
         scope = found.job.scope
         said = {"by": "dead show", "job": str(found.job.id)}
-        await console.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
+        await terminal.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
         return found, await memory.job_admin.messages(found.job)
 
-    letter, messages = console.with_memory(work)
+    letter, messages = terminal.with_memory(work)
     _show(letter, messages)
-    return {**console.to_plain(letter), "messages": [each.to_chat() for each in messages]}
+    return {**terminal.to_plain(letter), "messages": [each.to_chat() for each in messages]}
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:
@@ -213,7 +213,7 @@ def match_short_id(listed: Sequence[Job], given: str) -> JobId | None:
 
 
 @dead.command()
-@console.with_json
+@terminal.with_json
 def discard(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the dead letter.", show_default=False)],
@@ -243,30 +243,30 @@ def discard(
         raise errors.InvalidFilter(
             "filter", None, "set at least one filter, so that not all dead letters are discarded by accident."
         )
-    count = console.with_memory(lambda memory: memory.dead_letters.discard(asked, note=note, actor=actor()))
+    count = terminal.with_memory(lambda memory: memory.dead_letters.discard(asked, note=note, actor=actor()))
     out.print(f"Discarded {count}.")
     return {"discarded": count}
 
 
 def _make_table(found: Sequence[Job], *, wide: bool) -> Table:
     more = ("owner", "attempts", "fingerprint") if wide else ("user",)
-    shown = console.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
+    shown = terminal.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
     for job in found:
         owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", shorten(job.scope.user_id or "-")
         about = (owner, str(job.attempts), job.fingerprint or "") if wide else (user,)
-        name = str(job.id) if wide else console.short_id(job.id)
-        texts = (name, job.kind, console.when(job.updated_at), *about, job.reason_code or "")
-        shown.add_row(*(escape(text) for text in texts), console.one_line(job.error or ""))
+        name = str(job.id) if wide else terminal.short_id(job.id)
+        texts = (name, job.kind, terminal.when(job.updated_at), *about, job.reason_code or "")
+        shown.add_row(*(escape(text) for text in texts), terminal.one_line(job.error or ""))
     return shown
 
 
 def _grouped(found: Sequence[DeadGroup], *, wide: bool) -> Table:
     more = ("tenants", "oldest", "newest") if wide else ()
-    shown = console.make_table("jobs", "kind", "reason", "fingerprint", *more, "error", flexible="error")
+    shown = terminal.make_table("jobs", "kind", "reason", "fingerprint", *more, "error", flexible="error")
     for group in found:
-        about = (str(group.namespaces), console.when(group.oldest), console.when(group.newest)) if wide else ()
+        about = (str(group.namespaces), terminal.when(group.oldest), terminal.when(group.newest)) if wide else ()
         texts = (str(group.count), group.kind, group.reason_code, group.fingerprint, *about)
-        shown.add_row(*(escape(text) for text in texts), console.one_line(group.error))
+        shown.add_row(*(escape(text) for text in texts), terminal.one_line(group.error))
     return shown
 
 
@@ -276,7 +276,7 @@ def shorten(text: str) -> str:
 
 
 def _as_json(value: object) -> str:
-    return escape(orjson.dumps(console.to_plain(value)).decode())
+    return escape(orjson.dumps(terminal.to_plain(value)).decode())
 
 
 def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:
@@ -298,6 +298,6 @@ def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:
         tokens = each.tokens_in + each.tokens_out
         spent = f"  {tokens:,} tokens of {each.model}" if each.model and tokens else ""
         said = f"{each.outcome or 'unknown'} by {each.worker}{spent}  {each.error or ''}"
-        out.print(f"attempt {each.number}    {console.when(each.started_at)}  {escape(said)}")
+        out.print(f"attempt {each.number}    {terminal.when(each.started_at)}  {escape(said)}")
     for successor in letter.successors:
         out.print(f"replayed as  {successor.id}, which is {successor.state}")

@@ -11,10 +11,10 @@ import typer
 from rich.markup import escape
 from rich.rule import Rule
 
-from aftermind.cli import console, importers, ingest, migrate, processes, recall
-from aftermind.cli.console import err, out
+from aftermind.cli import importers, ingest, migrate, processes, recall, terminal
 from aftermind.cli.processes import ProcessPlan
 from aftermind.cli.stack import has_keys, table
+from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.stack import Stack
@@ -44,7 +44,7 @@ def demo(*, once: Once = False) -> None:
     with _until_stopped(), _up(stack) as is_ours:
         plan = _start(settings, stack)
         out.print(table(stack.status()))
-        console.run(_show(settings, plan))
+        terminal.run(_show(settings, plan))
         processes.print_addresses(settings, has_keys=has_keys())
         out.print(f"\nReady after {time.monotonic() - began:.1f} s.", end=" ")
         if once:
@@ -94,7 +94,7 @@ def _start(settings: Settings, stack: Stack) -> ProcessPlan:
         raise RuntimeError("the stack that was just brought up does not run")
     plan = processes.plan(settings, endpoints, stack.status())
     with err.status("Migrating the schema …"):
-        console.run(migrate.apply(settings, endpoints.postgres_url))
+        terminal.run(migrate.apply(settings, endpoints.postgres_url))
     with err.status("Starting workers, reconciler, web service and Flower …"):
         stack.supervise(plan.commands())
     return plan

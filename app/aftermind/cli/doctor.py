@@ -7,9 +7,9 @@ import typer
 from rich.markup import escape
 
 from aftermind.api import address_resolution
-from aftermind.cli import console, doctor_checks
-from aftermind.cli.console import err, out
+from aftermind.cli import doctor_checks, terminal
 from aftermind.cli.doctor_checks import Finding, Verdict
+from aftermind.cli.terminal import err, out
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 
@@ -25,12 +25,12 @@ def register(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-@console.with_json
+@terminal.with_json
 def doctor() -> list[Finding]:
     """Check every component and suggest fixes. Exit code 1 if a check fails."""
     settings = Settings()
     with err.status("Checking …"):
-        findings = console.run(examine(settings))
+        findings = terminal.run(examine(settings))
     for each in findings:
         out.print(f"{MARKS[each.verdict]}  {escape(each.what)}: {escape(each.seen)}")
         if each.remedy:
@@ -39,7 +39,7 @@ def doctor() -> list[Finding]:
     warnings = sum(each.verdict is Verdict.WARNING for each in findings)
     out.print(f"\n{bad} bad, {warnings} {'warning' if warnings == 1 else 'warnings'}.")
     if bad:
-        raise console.ExitWithResult(1, findings)
+        raise terminal.ExitWithResult(1, findings)
     return findings
 
 

@@ -6,8 +6,8 @@ import typer
 from rich.markup import escape
 
 from aftermind.api.encryption import SPREAD_SECONDS, EncryptionResult
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, err, out
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="rotate-keys")(rotate_keys)
 
 
-@console.with_json
+@terminal.with_json
 def encrypt(*, namespace: Namespace = None) -> EncryptionResult:
     """Encrypt a namespace's messages, facts, blocks, summaries and profiles in the database, while it is in use.
 
@@ -24,12 +24,12 @@ def encrypt(*, namespace: Namespace = None) -> EncryptionResult:
     and keep a copy of it: without it the content cannot be read again.
     """
     err.print(f"[dim]waits {SPREAD_SECONDS:g} s until every process has loaded the key[/]")
-    done = console.with_memory(lambda memory: memory.encryption.encrypt(namespace=namespace))
+    done = terminal.with_memory(lambda memory: memory.encryption.encrypt(namespace=namespace))
     out.print(_result_line(done))
     return done
 
 
-@console.with_json
+@terminal.with_json
 def rotate_keys(
     *,
     namespace: Namespace = None,
@@ -43,14 +43,14 @@ def rotate_keys(
 ) -> EncryptionResult | dict[str, int]:
     """Re-encrypt a namespace with a new key, while it is in use. The old key is kept until --retire."""
     if master:
-        count = console.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
+        count = terminal.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
         out.print(f"{count} keys are encrypted with the first master key.")
         return {"rewrapped": count}
     if retire:
-        done = console.with_memory(lambda memory: memory.encryption.retire(namespace=namespace))
+        done = terminal.with_memory(lambda memory: memory.encryption.retire(namespace=namespace))
         out.print(f"Deleted: {', '.join(done.dropped)}." if done.dropped else "No key can be deleted.")
         return done
-    done = console.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))
+    done = terminal.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))
     out.print(_result_line(done))
     return done
 

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, User, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, User, out
 from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.fit import Fitted, fit_namespace
@@ -88,7 +88,7 @@ def evaluation(
     configured memory. --against compares two configurations on the same questions.
     """
     if reset:
-        deleted = console.with_memory(lambda memory: memory.ranking.delete(namespace=namespace))
+        deleted = terminal.with_memory(lambda memory: memory.ranking.delete(namespace=namespace))
         out.print("Fitted ranking deleted." if deleted else "The namespace has no fitted ranking.")
         return
     if (file is None) == (not from_facts):
@@ -102,7 +102,7 @@ def evaluation(
         variants[1] = Variant(settings=variants[0].settings, options=variants[1].options)
 
     if fit:
-        fitted = console.run(_fit(file, variants[0].settings, user, namespace, all_users=all_users))
+        fitted = terminal.run(_fit(file, variants[0].settings, user, namespace, all_users=all_users))
         out.print(fit_table(fitted))
         _write(json_file, asdict(fitted))
         return
@@ -112,7 +112,7 @@ def evaluation(
         asked = sampled(conversations, sample) if sample else conversations
         total = len(variants) * sum(len(each.questions) for each in asked)
         columns = (TextColumn("{task.completed:,} of {task.total:,} questions"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=console.err, transient=True) as bars:
+        with Progress(*columns, console=terminal.err, transient=True) as bars:
             task = bars.add_task("", total=total)
             outcomes = await evaluate(
                 asked,
@@ -125,7 +125,7 @@ def evaluation(
             )
         return summarise(outcomes)
 
-    summary = console.run(work())
+    summary = terminal.run(work())
     names = [_name(each) for each in chosen]
     show(summary, names)
     _write(json_file, {**summary.to_json(), "names": names})
@@ -151,16 +151,16 @@ def show(summary: Summary, names: Sequence[str]) -> None:
                 continue
             cells = [f"{found[measure]:.3f}" for measure in measures]
             table.add_row(category, str(summary.counts[category]), *cells)
-        needed = out.measure(table, options=out.options.update(width=console.WIDE_COLUMNS)).minimum
+        needed = out.measure(table, options=out.options.update(width=terminal.WIDE_COLUMNS)).minimum
         width = max(out.width, needed - max(0, longest - CATEGORY_WIDTH))  # too narrow a console would drop columns
         Console(highlight=False, soft_wrap=True, width=width).print(table)
     if summary.differences:
         out.print(_difference_table(summary, names))
     if not summary.means:
-        console.warn("No evidence of any question is stored. Check --user and --namespace.")
+        terminal.warn("No evidence of any question is stored. Check --user and --namespace.")
     elif summary.not_stored:
         were = "question was" if summary.not_stored == 1 else "questions were"
-        console.warn(f"{summary.not_stored} {were} left out: the evidence is not stored.")
+        terminal.warn(f"{summary.not_stored} {were} left out: the evidence is not stored.")
 
 
 def fit_table(found: Fitted) -> Table:
@@ -250,7 +250,7 @@ async def _gold(
             users = await questions_from_facts.every_user(memory, namespace=namespace) if all_users else [user]
             conversations = await questions_from_facts.draw(memory, users, namespace=namespace)
         for each in conversations:
-            await console.record_read(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
+            await terminal.record_read(memory, Action.READ, user=each.user_id, namespace=namespace, by="eval")
     finally:
         await memory.close()
     if not conversations:

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, User, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, User, out
 from aftermind.memory import Memory
 from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState
 from aftermind.types.audit import Action
@@ -22,41 +22,41 @@ def register(app: typer.Typer) -> None:
     app.command("extraction")(extraction)
 
 
-@console.with_json
+@terminal.with_json
 def extraction(
     *,
     user: User = None,
     namespace: Namespace = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="Only this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of messages, the newest.")] = 50,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[ExtractionResult]:
     """Show the extraction outcome of each message, with the reason."""
 
     async def work(memory: Memory) -> tuple[list[ExtractionResult], list[Episode]]:
-        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
         outcomes = await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
         return outcomes, await memory.history(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
-    found, episodes = console.with_memory(work)
+    found, episodes = terminal.with_memory(work)
     if found:
-        console.print_table(_outcomes(found, {each.id: each.content for each in episodes}, wide=wide), wide=wide)
+        terminal.print_table(_outcomes(found, {each.id: each.content for each in episodes}, wide=wide), wide=wide)
     else:
         out.print("No messages.")
     return found
 
 
 def _outcomes(found: Sequence[ExtractionResult], texts: Mapping[EpisodeId, str], *, wide: bool) -> Table:
-    shown = console.make_table("when", "outcome", "facts", "message", *(_MORE if wide else ()), flexible="message")
+    shown = terminal.make_table("when", "outcome", "facts", "message", *(_MORE if wide else ()), flexible="message")
     for each in found:
         text = texts.get(each.episode_id, "")
         colour = COLOURS.get(each.state, "dim")
         more = (each.reason or "", each.session_id or "-", each.extractor or "", str(each.episode_id)) if wide else ()
         row = (
-            console.when(each.occurred_at),
+            terminal.when(each.occurred_at),
             f"[{colour}]{each.state}[/]",
             str(each.facts),
-            console.one_line(text, "" if wide else each.reason or ""),
+            terminal.one_line(text, "" if wide else each.reason or ""),
         )
         shown.add_row(*row, *(escape(text) for text in more))
     return shown

@@ -13,9 +13,9 @@ from rich.table import Table
 from aftermind import errors, private_files
 from aftermind.api.forget_and_export import Export, Forgot
 from aftermind.api.retention import archives
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, out
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
+from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.stores.protocol import UserInfo
 from aftermind.types.audit import Action
@@ -38,31 +38,31 @@ def register(app: typer.Typer) -> None:
     app.command("verify-erasure")(verify_erasure)
 
 
-@console.with_json
+@terminal.with_json
 def users(
     *,
     namespace: Namespace = None,
     prefix: Annotated[str, typer.Option(help="Only ids that start with this text.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of users.")] = 100,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[UserInfo]:
     """List the users with stored content, by id."""
 
     async def work(memory: Memory) -> list[UserInfo]:
         return await memory.users(namespace=namespace, prefix=prefix, limit=limit)
 
-    found = console.with_memory(work)
-    shown = console.make_table("last message", "user", flexible="user")
+    found = terminal.with_memory(work)
+    shown = terminal.make_table("last message", "user", flexible="user")
     for each in found:
-        shown.add_row(console.when(each.last_at) if each.last_at else "-", escape(each.user_id or "(anonymous)"))
+        shown.add_row(terminal.when(each.last_at) if each.last_at else "-", escape(each.user_id or "(anonymous)"))
     if found:
-        console.print_table(shown, wide=wide)
+        terminal.print_table(shown, wide=wide)
     else:
         out.print("No users.")
     return found
 
 
-@console.with_json
+@terminal.with_json
 def export(
     *,
     user: OwnerView = None,
@@ -82,11 +82,11 @@ def export(
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:
-        await console.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
+        await terminal.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
         return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
 
-    taken = console.with_memory(work)
-    data = orjson.dumps(console.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    taken = terminal.with_memory(work)
+    data = orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
         raise typer.Exit
@@ -101,7 +101,7 @@ def export(
     return {"to": to, "episodes": len(taken.episodes), "facts": len(taken.facts)}
 
 
-@console.with_json
+@terminal.with_json
 def forget(
     *,
     user: OwnerView = None,
@@ -138,17 +138,17 @@ def forget(
             prove=prove,
         )
 
-    gone = console.with_memory(work)
+    gone = terminal.with_memory(work)
     counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
     out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
     if gone.proof is not None:
         _show_proof(gone.proof)
         if not gone.proof.after.is_clean:
-            raise console.ExitWithResult(1, gone)
+            raise terminal.ExitWithResult(1, gone)
     return gone
 
 
-@console.with_json
+@terminal.with_json
 def verify_erasure(
     *,
     user: OwnerView = None,
@@ -165,19 +165,19 @@ def verify_erasure(
     _check(user, anonymous=anonymous)
 
     async def work(memory: Memory) -> ErasureReport:
-        await console.record_read(
+        await terminal.record_read(
             memory, Action.READ, user=user, namespace=namespace, by="remains", texts=len(texts or ())
         )
         return await memory.verify_erasure(*(texts or ()), user_id=user, namespace=namespace)
 
-    found = console.with_memory(work)
+    found = terminal.with_memory(work)
     table = _places("place", "searched", "found", "of the user", "")
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
-    console.show(table)
+    terminal.show(table)
     _show_result(found)
     if not found.is_clean:
-        raise console.ExitWithResult(1, found)
+        raise terminal.ExitWithResult(1, found)
     return found
 
 
@@ -202,7 +202,7 @@ def _show_result(found: ErasureReport, remedy: str = "") -> None:
     else:
         places = ", ".join(found.unsearched)
         what = "content remains" if found.is_erased is False else "no content was found"
-        console.complain(f"{what}{f', but not searched: {places}' if places else ''}.{remedy}")
+        terminal.complain(f"{what}{f', but not searched: {places}' if places else ''}.{remedy}")
 
 
 def _places(*columns: str) -> Table:

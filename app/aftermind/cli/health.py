@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from aftermind.api.health import JOBS, Health
-from aftermind.cli import console
+from aftermind.cli import terminal
 from aftermind.settings import Settings
 from aftermind.types import JobKind
 from aftermind.wire import queues
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command()(health)
 
 
-@console.with_json
+@terminal.with_json
 def health(*, named: Queues = "all") -> Health:
     """Exit 0 if the database answers and no job is overdue, else 1. Measured by the age of jobs, not by processes.
 
@@ -26,7 +26,7 @@ def health(*, named: Queues = "all") -> Health:
     """
     wanted = set(queues.QUEUES) if named == "all" else {name.strip() for name in named.split(",")}
 
-    seen = console.with_memory(lambda memory: memory.health(), settings=_of_chosen_database(Settings()))
+    seen = terminal.with_memory(lambda memory: memory.health(), settings=_of_chosen_database(Settings()))
     judged = [part for part in seen.parts if part.needed or part.name == JOBS]  # else no overdue job is seen
     away = [f"{part.name}: {part.detail}" for part in judged if part.state == "down"]
     overdue = [
@@ -38,10 +38,10 @@ def health(*, named: Queues = "all") -> Health:
     for part in seen.parts:
         if part.state == "degraded" or (part.state == "down" and part not in judged):
             # a refused key or a full spool is reported, and a restart would not fix it
-            console.warn(f"{part.name}: {part.detail}")
-    console.show("\n".join(complaints) or "ok")
+            terminal.warn(f"{part.name}: {part.detail}")
+    terminal.show("\n".join(complaints) or "ok")
     if complaints:
-        raise console.ExitWithResult(1, seen)
+        raise terminal.ExitWithResult(1, seen)
     return seen
 
 

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from aftermind import errors
 from aftermind.api import turn_builder
 from aftermind.api.retention import archives
-from aftermind.cli import console, importers
-from aftermind.cli.console import err, out
+from aftermind.cli import importers, terminal
 from aftermind.cli.importers import BadLine, FileTurn
+from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 
@@ -75,14 +75,14 @@ def register(app: typer.Typer) -> None:
     app.command()(remember)
 
 
-@console.with_json
+@terminal.with_json
 def ingest(
     files: Files = None,
     *,
     sample: Sample = False,
     user: User = None,
     session: Session = None,
-    namespace: console.Namespace = None,
+    namespace: terminal.Namespace = None,
     wait: Wait = True,
 ) -> Ingested:
     """Remember conversations from files, and wait until they are stored, embedded and extracted.
@@ -95,30 +95,30 @@ def ingest(
     if not names:
         raise errors.InvalidInput("nothing to ingest. Name a file, or try `aftermind ingest --sample`.")
     found = [each for name in names for each in _read(name, user, session)]
-    done = console.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
+    done = terminal.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
-        raise console.ExitWithResult(1, done)
+        raise terminal.ExitWithResult(1, done)
     return done
 
 
-@console.with_json
+@terminal.with_json
 def remember(
     text: Annotated[str, typer.Argument(help="The message of the user.", show_default=False)],
     *,
-    user: console.User = None,
+    user: terminal.User = None,
     session: Annotated[str | None, typer.Option("--session", "-s", help="The session.")] = None,
-    namespace: console.Namespace = None,
+    namespace: terminal.Namespace = None,
 ) -> dict[str, object]:
     """Remember one message of a user. Recall includes it immediately; facts follow in the background."""
 
     async def work(memory: Memory) -> Receipt:
         return await memory.remember(text, user_id=user, session_id=session, namespace=namespace)
 
-    receipt = console.with_memory(work)
+    receipt = terminal.with_memory(work)
     out.print(f"Remembered for {escape(user or 'the anonymous user')}: {receipt.episode_ids[0]}")
     if receipt.spooled:
-        console.warn("Redis is down: the message is in this host's spool, and is sent later.")
+        terminal.warn("Redis is down: the message is in this host's spool, and is sent later.")
     return {name: getattr(receipt, name) for name in ("job_id", "episode_ids", "spooled")}
 
 
@@ -145,13 +145,13 @@ async def play(
     before = await _count_stored(memory, {(namespace, turn.user_id) for turn in turns}) if wait else None
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
-        queued = bars.add_task("queued", total=len(turns), said=f"0 of {console.count_of(len(turns), 'turn')}")
+        queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
             await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], namespace, done)
             bars.update(
                 queued,
                 completed=done.queued + len(done.bad),
-                said=f"{done.queued:,} of {console.count_of(len(turns), 'turn')}",
+                said=f"{done.queued:,} of {terminal.count_of(len(turns), 'turn')}",
             )
         bars.update(queued, completed=len(turns))
         if wait and done.users:
@@ -186,18 +186,18 @@ def report(done: Ingested) -> None:
     if len(done.bad) > MAX_LISTED:
         err.print(f"[yellow]skipped[/]  … and {len(done.bad) - MAX_LISTED:,} more")
     turns, messages, users = (
-        console.count_of(count, noun)
+        terminal.count_of(count, noun)
         for count, noun in ((done.queued, "turn"), (done.messages, "message"), (len(done.users), "user"))
     )
     parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
     if done.stalled:
-        console.warn(f"No progress, so the command stops waiting: {done.stalled}")
-        console.warn(
+        terminal.warn(f"No progress, so the command stops waiting: {done.stalled}")
+        terminal.warn(
             "Nothing is lost. Check that workers run (`aftermind status`, `aftermind doctor`); they continue the work."
         )
     if done.spooled:
-        console.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
+        terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
 
 async def _hand_over(memory: Memory, turns: Iterable[FileTurn], namespace: str | None, done: Ingested) -> None:
@@ -241,15 +241,15 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
             sum(each.dead for each in seen),
         )
         left = max(0, done.queued - waiting)
-        bars.update(stored, completed=left, said=f"{left:,} of {console.count_of(done.queued, 'turn')}")
+        bars.update(stored, completed=left, said=f"{left:,} of {terminal.count_of(done.queued, 'turn')}")
         bars.update(
             embedded,
             total=max(episodes, 1),
             completed=vectors,
-            said=f"{vectors:,} of {console.count_of(episodes, 'episode')}",
+            said=f"{vectors:,} of {terminal.count_of(episodes, 'episode')}",
         )
-        trouble = f", {console.count_of(dead, 'dead letter')}" if dead else ""
-        bars.update(facts, said=f"{console.count_of(learnt, 'fact')}, {console.count_of(jobs, 'job')} left{trouble}")
+        trouble = f", {terminal.count_of(dead, 'dead letter')}" if dead else ""
+        bars.update(facts, said=f"{terminal.count_of(learnt, 'fact')}, {terminal.count_of(jobs, 'job')} left{trouble}")
         if not waiting and not jobs:
             _complete(bars, facts)
             return

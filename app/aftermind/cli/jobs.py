@@ -9,8 +9,8 @@ import typer
 from rich.markup import escape
 
 from aftermind import errors
-from aftermind.cli import console, dead_letters
-from aftermind.cli.console import out
+from aftermind.cli import dead_letters, terminal
+from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobKind, JobState
 from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @jobs.command("list")
-@console.with_json
+@terminal.with_json
 def list_(
     *,
     state: States = None,
@@ -50,21 +50,21 @@ def list_(
     user: dead_letters.OfUser = None,
     since: Since = None,
     limit: dead_letters.Limit = 50,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> Sequence[Job]:
     """List jobs, the latest change first."""
     wanted = _filter(state, ids, kind, error, namespace, user, since)
-    found = console.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
-    shown = console.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
+    found = terminal.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
+    shown = terminal.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
     for job in found:
-        shown.add_row(*_row(job, wide=wide), console.one_line(_detail(job)))
-    console.show(shown, wide=wide)
+        shown.add_row(*_row(job, wide=wide), terminal.one_line(_detail(job)))
+    terminal.show(shown, wide=wide)
     return found
 
 
 @jobs.command()
-@console.with_json
-def timeline(any_id: AnyId, *, namespace: console.Namespace = None, wide: console.Wide = False) -> Timeline:
+@terminal.with_json
+def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: terminal.Wide = False) -> Timeline:
     """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events."""
 
     async def work(memory: Memory) -> Timeline:
@@ -75,14 +75,14 @@ def timeline(any_id: AnyId, *, namespace: console.Namespace = None, wide: consol
             raise errors.InvalidFilter("id", whole, "no job, episode or fact with this id exists in the namespace.")
         return found
 
-    found = console.with_memory(work)
-    shown = console.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
+    found = terminal.with_memory(work)
+    shown = terminal.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
     for step in found.steps:
         lasted = "" if step.ended_at is None else f"{(step.ended_at - step.at).total_seconds():.3f}"
         after = f"+{(step.at - found.accepted_at).total_seconds():.3f} s"
-        job = console.short_id(step.job_id) if step.job_id else ""
-        shown.add_row(after, step.name, step.state or "", lasted, job, console.one_line(step.detail or ""))
-    console.show(shown, wide=wide)
+        job = terminal.short_id(step.job_id) if step.job_id else ""
+        shown.add_row(after, step.name, step.state or "", lasted, job, terminal.one_line(step.detail or ""))
+    terminal.show(shown, wide=wide)
     return found
 
 
@@ -95,34 +95,34 @@ async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
 
 
 @jobs.command()
-@console.with_json
+@terminal.with_json
 def latency(*, namespace: Where = None) -> Sequence[StageLatency]:
     """Show percentiles by stage, of jobs completed in the last hour."""
-    found = console.with_memory(lambda memory: memory.job_admin.latencies(namespace=namespace))
-    shown = console.make_table("stage", "completed", "p50 s", "p95 s", "p99 s", flexible="stage")
+    found = terminal.with_memory(lambda memory: memory.job_admin.latencies(namespace=namespace))
+    shown = terminal.make_table("stage", "completed", "p50 s", "p95 s", "p99 s", flexible="stage")
     for each in found:
         shown.add_row(each.kind, str(each.count), f"{each.p50:.3f}", f"{each.p95:.3f}", f"{each.p99:.3f}")
-    console.show(shown)
+    terminal.show(shown)
     return found
 
 
 @jobs.command()
-@console.with_json
-def processes(*, wide: console.Wide = False) -> Sequence[ProcessInfo]:
+@terminal.with_json
+def processes(*, wide: terminal.Wide = False) -> Sequence[ProcessInfo]:
     """Show workers, reconcilers and services: heartbeat, version, queues, memory and settings in force."""
-    found = console.with_memory(lambda memory: memory.job_admin.processes())
-    shown = console.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
+    found = terminal.with_memory(lambda memory: memory.job_admin.processes())
+    shown = terminal.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
     for each in found:
         queues_of = ", ".join(name.removeprefix("memory.") for name in each.queues) or "-"
         settings = ", ".join(each.settings)
-        texts = (each.version, console.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
-        shown.add_row(console.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
-    console.show(shown, wide=wide)
+        texts = (each.version, terminal.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
+        shown.add_row(terminal.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
+    terminal.show(shown, wide=wide)
     return found
 
 
 @jobs.command("run-now")
-@console.with_json
+@terminal.with_json
 def run_now(
     *,
     ids: dead_letters.Ids = None,
@@ -136,7 +136,7 @@ def run_now(
 
 
 @jobs.command()
-@console.with_json
+@terminal.with_json
 def cancel(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the jobs.", show_default=False)],
@@ -155,7 +155,7 @@ def cancel(
 
 
 @jobs.command()
-@console.with_json
+@terminal.with_json
 def restore(
     *,
     action: Annotated[str | None, typer.Option(help="All jobs of the action with this id.")] = None,
@@ -171,7 +171,7 @@ def restore(
         action_id = UUID(action)
     except ValueError as exc:
         raise errors.InvalidFilter("action", action, "it is the id that `cancel` printed.") from exc
-    done = console.with_memory(
+    done = terminal.with_memory(
         lambda memory: memory.job_admin.undo(action_id, namespace=namespace, actor=dead_letters.actor())
     )
     out.print(f"Restored {done.changed}.")
@@ -179,7 +179,7 @@ def restore(
 
 
 @jobs.command()
-@console.with_json
+@terminal.with_json
 def pause(
     *,
     reason: Annotated[str, typer.Option(help="The reason; it is shown while the pause lasts.", show_default=False)],
@@ -189,17 +189,17 @@ def pause(
 ) -> list[JobPause]:
     """Let workers claim no jobs of a kind, of a queue or of a namespace. Jobs wait, and use no attempts."""
     for each in _kinds(kind, queue):
-        console.with_memory(_pausing(each, namespace, reason))
+        terminal.with_memory(_pausing(each, namespace, reason))
         out.print(f"Paused: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
     return _pauses()
 
 
 @jobs.command()
-@console.with_json
+@terminal.with_json
 def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> list[JobPause]:
     """End a pause. Of a queue: those of its kinds that are paused."""
     kinds = _kinds(kind, queue)
-    resumed = [each for each in kinds if console.with_memory(_resuming(each, namespace))]
+    resumed = [each for each in kinds if terminal.with_memory(_resuming(each, namespace))]
     if not resumed:
         raise errors.InvalidFilter("kind", queue or kind, "there is no such pause; `aftermind jobs pauses` lists them.")
     for each in resumed:
@@ -208,20 +208,25 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
 
 
 @jobs.command()
-@console.with_json
-def pauses(*, wide: console.Wide = False) -> list[JobPause]:
+@terminal.with_json
+def pauses(*, wide: terminal.Wide = False) -> list[JobPause]:
     """List pauses."""
     found = _pauses()
-    shown = console.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
+    shown = terminal.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
     for each in found:
-        where = (each.kind or "all", escape(each.namespace or "all"), console.when(each.created_at), escape(each.actor))
-        shown.add_row(*where, console.one_line(each.reason))
-    console.show(shown, wide=wide)
+        where = (
+            each.kind or "all",
+            escape(each.namespace or "all"),
+            terminal.when(each.created_at),
+            escape(each.actor),
+        )
+        shown.add_row(*where, terminal.one_line(each.reason))
+    terminal.show(shown, wide=wide)
     return found
 
 
 def _pauses() -> list[JobPause]:
-    return list(console.with_memory(lambda memory: memory.job_admin.pauses()))
+    return list(terminal.with_memory(lambda memory: memory.job_admin.pauses()))
 
 
 def _pausing(
@@ -251,8 +256,8 @@ def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> JobActionRes
     async def work(memory: Memory) -> JobActionResult:
         return await memory.job_admin.apply(action, wanted, note=note, actor=dead_letters.actor())
 
-    done = console.with_memory(work)
-    out.print(f"{console.count_of(done.changed, 'job')} changed.")
+    done = terminal.with_memory(work)
+    out.print(f"{terminal.count_of(done.changed, 'job')} changed.")
     if done.id is not None and done.changed:
         out.print(f"Undo with: aftermind jobs restore --action {done.id}")
     return done
@@ -290,7 +295,7 @@ def _detail(job: Job) -> str:
 def _row(job: Job, *, wide: bool) -> tuple[str, ...]:
     is_waiting = job.state in (JobState.QUEUED, JobState.RETRYING)
     user = job.scope.user_id or "-"
-    texts = (str(job.id) if wide else console.short_id(job.id), job.state, job.kind, console.when(job.updated_at))
+    texts = (str(job.id) if wide else terminal.short_id(job.id), job.state, job.kind, terminal.when(job.updated_at))
     return (
         *texts,
         job.run_at.strftime("%H:%M:%S") if is_waiting else "",

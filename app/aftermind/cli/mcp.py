@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aftermind.cli import console
+from aftermind.cli import terminal
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
 
 def mcp(
     *,
-    user: console.User = None,
-    namespace: console.Namespace = None,
+    user: terminal.User = None,
+    namespace: terminal.Namespace = None,
     http: Http = False,
     host: Host = LOOPBACK,
     port: Port = 8571,
@@ -56,13 +56,13 @@ def mcp(
             return
         import uvicorn
 
-        from aftermind.api import local_sign_in
+        from aftermind.api import local_web_token
         from aftermind.cli.slow_client_timeouts import protocol_class
 
         is_closed = await memory.api_keys.any()
         address = host if is_closed or is_loopback(host) else LOOPBACK
         if not is_closed:
-            local_sign_in.read_token(memory.settings.state_dir)
+            local_web_token.read_token(memory.settings.state_dir)
         settings = memory.settings
         config = uvicorn.Config(
             authenticated(server.streamable_http_app(host=address), memory, user_id=user),
@@ -77,7 +77,7 @@ def mcp(
         )
         await _serve_until_stopped(config)
 
-    console.with_memory(serve)
+    terminal.with_memory(serve)
 
 
 async def _serve_until_stopped(config: "uvicorn.Config") -> None:

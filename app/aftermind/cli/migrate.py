@@ -6,8 +6,8 @@ import typer
 
 from aftermind import errors
 from aftermind.api import address_resolution
-from aftermind.cli import console
-from aftermind.cli.console import out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import out
 from aftermind.settings import Settings
 
 REDIS_SECONDS = 5.0
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command()(migrate)
 
 
-@console.with_json
+@terminal.with_json
 def migrate() -> dict[str, str]:
     """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs.
 
@@ -34,11 +34,11 @@ def migrate() -> dict[str, str]:
         try:
             revisions[name] = _migrate(settings.of_database(name))
         except errors.AftermindError as exc:  # one that is away does not stop the others
-            console.complain(f"{name}: {exc}")
+            terminal.complain(f"{name}: {exc}")
         else:
             out.print(f"{name}: the schema is at {revisions[name]}, and Redis has the functions of this release.")
     if len(revisions) < len(settings.database_names):
-        raise console.ExitWithResult(console.FAILED, revisions)
+        raise terminal.ExitWithResult(terminal.FAILED, revisions)
     return revisions
 
 
@@ -46,8 +46,8 @@ def _migrate(settings: Settings) -> str:
     found = address_resolution.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")
-    revision = console.run(apply(settings, found.owner or found.store))
-    console.run(load_functions(settings, found.required_redis))
+    revision = terminal.run(apply(settings, found.owner or found.store))
+    terminal.run(load_functions(settings, found.required_redis))
     return revision
 
 

@@ -14,10 +14,10 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from aftermind import __version__
-from aftermind.api import local_sign_in
+from aftermind.api import local_web_token
 from aftermind.api.address_resolution import Addresses
-from aftermind.cli import console, worker
-from aftermind.cli.console import out
+from aftermind.cli import terminal, worker
+from aftermind.cli.terminal import out
 from aftermind.settings import PREFIX, Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
 from aftermind.stack.state_dir import read_json, write_json
@@ -157,7 +157,7 @@ def _is_digest_of(settings: Settings, known: str) -> bool:
 
 def _digest(settings: Settings, salt: str) -> str:
     # scrypt: a password in a URL may be short
-    plain = console.to_plain({name: _revealed(value) for name, value in settings.model_dump().items()})
+    plain = terminal.to_plain({name: _revealed(value) for name, value in settings.model_dump().items()})
     text = orjson.dumps([__version__, plain], default=str, option=orjson.OPT_SORT_KEYS)
     return f"{salt}:{hashlib.scrypt(text, salt=salt.encode(), n=2**12, r=8, p=1).hex()}"
 
@@ -185,7 +185,7 @@ def print_addresses(settings: Settings, *, has_keys: bool) -> None:
     if has_keys:
         out.print("[bold]Sign in[/]  with an API key: [bold]aftermind api-keys create NAME[/] makes one")
     else:
-        token = local_sign_in.read_token(settings.state_dir)
+        token = local_web_token.read_token(settings.state_dir)
         out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}")
         out.print("         until the first key is made")
     out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")

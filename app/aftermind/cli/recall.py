@@ -12,8 +12,8 @@ from rich.table import Table
 
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, User, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, User, out
 from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command()(events)
 
 
-@console.with_json
+@terminal.with_json
 def recall(
     question: Annotated[str, typer.Argument(help="The query.", show_default=False)],
     *,
@@ -57,33 +57,33 @@ def recall(
     recall_id: Annotated[
         str | None, typer.Option("--recall-id", help="Explain an earlier recall: repeat it as of its time.")
     ] = None,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> RecallBlock | RecallExplanation:
     """Recall matches for a query, best first."""
 
     async def work(memory: Memory) -> RecallBlock | RecallExplanation:
-        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
         call = memory.recall if recall_id is None and not explain else partial(memory.explain, recall_id=recall_id)
         return await call(
             question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
         )
 
-    found = console.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
+    found = terminal.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
     block = found.block if isinstance(found, RecallExplanation) else found
     if xml:
         out.print(block.text, markup=False)
         return found
-    console.show(matches(block) if block.matches else _reason_for_none(block), wide=wide)
+    terminal.show(matches(block) if block.matches else _reason_for_none(block), wide=wide)
     out.print(f"[dim]{escape(summary(block))}, recall {block.id}[/]")
     if isinstance(found, RecallExplanation):
         out.print("\nNot in the block:" if found.excluded else "\nEvery candidate is in the block.")
-        console.print_table(excluded(found), wide=wide)
+        terminal.print_table(excluded(found), wide=wide)
     if block.degraded:
-        console.warn(f"degraded: {block.degraded}")
+        terminal.warn(f"degraded: {block.degraded}")
     return found
 
 
-@console.with_json
+@terminal.with_json
 def facts(
     *,
     user: User = None,
@@ -93,12 +93,12 @@ def facts(
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[Fact] | list[Provenance]:
     """Show the facts about a user, with valid times and sources."""
 
     async def work(memory: Memory) -> tuple[list[Fact], list[Provenance]]:
-        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
         reasons = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
         return found, [each for each in reasons if each is not None]
@@ -110,7 +110,7 @@ def facts(
             user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=_in_utc(as_of)
         )
 
-    found, reasons = console.with_memory(work)
+    found, reasons = terminal.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
     is_shared = address_resolution.resolve(Settings()).is_shared
     todo = (
@@ -118,11 +118,11 @@ def facts(
     )
     none = f"No facts. {todo}."
     shown = believed(found, sources, with_beliefs=history, show_minutes=wide or not history) if found else none
-    console.show(shown, wide=wide)
+    terminal.show(shown, wide=wide)
     return reasons if why else found
 
 
-@console.with_json
+@terminal.with_json
 def graph(
     entity: Annotated[str, typer.Argument(help="A person or thing that facts name.", show_default=False)],
     *,
@@ -130,17 +130,17 @@ def graph(
     namespace: Namespace = None,
     hops: Annotated[int, typer.Option(help="Distance from the entity, 1 to 5.")] = 2,
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> FactGraph:
     """Show the facts that connect an entity with others, the nearest first."""
 
     async def work(memory: Memory) -> FactGraph:
-        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="graph")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="graph")
         return await memory.facts.graph(entity, user_id=user, namespace=namespace, hops=hops, as_of=_in_utc(as_of))
 
-    found = console.with_memory(work)
+    found = terminal.with_memory(work)
     none = f"No facts name {escape(entity)}."
-    console.show(believed(list(found.facts)) if found.facts else none, wide=wide)
+    terminal.show(believed(list(found.facts)) if found.facts else none, wide=wide)
     distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
     out.print(f"[dim]Distances: {', '.join(distances)}[/]")
     return found
@@ -150,7 +150,7 @@ def _in_utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
-@console.with_json
+@terminal.with_json
 def merge_entities(
     entity: Annotated[str, typer.Argument(help="The name that facts are kept under.", show_default=False)],
     aliases: Annotated[list[str], typer.Argument(help="Other names of it.", show_default=False)],
@@ -161,10 +161,10 @@ def merge_entities(
     """Merge the facts of several names of one entity, for example Melanie and Mel."""
 
     async def work(memory: Memory) -> list[Fact]:
-        await console.record_read(memory, Action.EDIT, user=user, namespace=namespace, by="merge-entities")
+        await terminal.record_read(memory, Action.EDIT, user=user, namespace=namespace, by="merge-entities")
         return await memory.facts.merge_entities(entity, *aliases, user_id=user, namespace=namespace)
 
-    found = console.with_memory(work)
+    found = terminal.with_memory(work)
     out.print(believed(found) if found else "Aliases set. No facts about this entity yet.")
     return found
 
@@ -179,14 +179,14 @@ def events(
     """Follow a user's events until Ctrl-C."""
 
     async def work(memory: Memory) -> None:
-        await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="events")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="events")
         async for event in memory.events(user_id=user, namespace=namespace, after=after):
             if json:
-                console.print_json(event.to_json(), indent=False)
+                terminal.print_json(event.to_json(), indent=False)
             else:
                 out.print(line(event))
 
-    console.with_memory(work)
+    terminal.with_memory(work)
 
 
 def matches(block: RecallBlock, *, most: int | None = None) -> Table:
@@ -245,7 +245,7 @@ def believed(
     """
 
     def when(moment: datetime | None) -> str:
-        return console.when(moment)[: None if show_minutes else DATE_CHARACTERS] if moment else ""
+        return terminal.when(moment)[: None if show_minutes else DATE_CHARACTERS] if moment else ""
 
     shown = Table(box=None, pad_edge=False, header_style="dim")
     beliefs = ("believed from", "superseded") if with_beliefs else ("times", "extractor")
@@ -266,7 +266,7 @@ def believed(
 
 
 def _because(episodes: Sequence[Episode]) -> str:
-    lines = [f"{console.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
+    lines = [f"{terminal.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
     return escape("\n".join(lines)) if lines else "stated by an API call"
 
 
@@ -285,13 +285,13 @@ def line(event: MemoryEvent) -> str:
 def _described(match: Match) -> tuple[str, str, str]:
     item = match.item
     if isinstance(item, Episode):
-        return console.when(item.occurred_at), item.name or str(item.role), item.content
+        return terminal.when(item.occurred_at), item.name or str(item.role), item.content
     if isinstance(item, Fact):
-        return console.when(item.valid_from) if item.valid_from else "", "fact", item.text
+        return terminal.when(item.valid_from) if item.valid_from else "", "fact", item.text
     if isinstance(item, Summary):
-        return console.when(item.updated_at), "summary", item.text
+        return terminal.when(item.updated_at), "summary", item.text
     assert isinstance(item, Block)
-    return console.when(item.updated_at), f"block {item.name}", item.content
+    return terminal.when(item.updated_at), f"block {item.name}", item.content
 
 
 def follow(memory: Memory, user_id: str | None) -> "asyncio.Task[None]":

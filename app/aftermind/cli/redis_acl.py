@@ -11,8 +11,8 @@ from redis.asyncio.connection import parse_url
 
 from aftermind import errors, private_files
 from aftermind.api import address_resolution
-from aftermind.cli import console
-from aftermind.cli.console import err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import err, out
 from aftermind.settings import Settings
 from aftermind.wire.redis import acl, script, sentinel
 from aftermind.wire.redis.client import RedisLink
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
     app.command("redis-acl")(redis_acl)
 
 
-@console.with_json
+@terminal.with_json
 def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: Apply = False) -> list[dict[str, str]]:
     """Print a Redis ACL file with a user per kind of process and the rights that it uses, or create these users.
 
@@ -57,7 +57,7 @@ def redis_acl(*, passwords: Passwords = None, namespace: Tenant = None, apply: A
     if apply:
         url = address_resolution.resolve(settings).required_redis
         prefixes = [Keys(each.redis_prefix) for each in _sharing_redis(settings)]
-        console.run(apply_to(url, [(user, words[name]) for name, user in made.items()], *prefixes))
+        terminal.run(apply_to(url, [(user, words[name]) for name, user in made.items()], *prefixes))
         err.print("The users were created. To keep them over a restart, use an aclfile or ACL SAVE.")
     return [{"role": name, "user": user.name, "line": user.line(words[name])} for name, user in made.items()]
 

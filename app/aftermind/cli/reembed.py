@@ -14,8 +14,8 @@ from aftermind import errors
 from aftermind.api import address_resolution
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_postgres import open_reembeddings
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, err, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus, Steps
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def start(
     *,
     to: Annotated[
@@ -73,7 +73,7 @@ def start(
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def status() -> ReembeddingStatus:
     """Show the active embedder and the progress of a re-embedding."""
     with err.status("Counting vectors …"):
@@ -83,7 +83,7 @@ def status() -> ReembeddingStatus:
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def compare(
     *,
     questions: Annotated[Path | None, typer.Option(help="A file with one query per line; requires --user.")] = None,
@@ -106,7 +106,7 @@ def compare(
     for title in ("question", "overlap@10", "only before", "only after"):
         shown.add_column(title, overflow="fold")
     for number, each in enumerate(found, start=1):
-        gone, new = (" ".join(map(console.short_id, ids)) for ids in (each.gone, each.new))
+        gone, new = (" ".join(map(terminal.short_id, ids)) for ids in (each.gone, each.new))
         shown.add_row(escape(each.question) if asked else str(number), f"{each.overlap:.2f}", gone, new)
     out.print(shown)
     if found:
@@ -117,7 +117,7 @@ def compare(
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def cutover(
     *,
     force: Annotated[
@@ -133,7 +133,7 @@ def cutover(
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def rollback() -> ReembeddingStatus:
     """Reactivate the former embedder after a cutover."""
     with err.status("Exchanging the columns …"):
@@ -144,7 +144,7 @@ def rollback() -> ReembeddingStatus:
 
 
 @reembed.command()
-@console.with_json
+@terminal.with_json
 def drop(
     *, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
 ) -> dict[str, str]:
@@ -167,7 +167,7 @@ def _run(work: Callable[[Reembeddings], Awaitable[T]]) -> T:
     async def in_process(memory: Memory) -> T:
         return await work(memory.reembedding)
 
-    return console.with_memory(in_process) if where.is_in_process else console.run(in_database())
+    return terminal.with_memory(in_process) if where.is_in_process else terminal.run(in_database())
 
 
 def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> Steps:
@@ -182,7 +182,7 @@ def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> Steps:
         return steps
 
     with err.status("Embedding …") as shown:
-        return console.with_memory(work)
+        return terminal.with_memory(work)
 
 
 def _print(found: ReembeddingStatus) -> None:

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, err, out
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import actor, moment
+from aftermind.cli.terminal import Namespace, err, out
 from aftermind.ledger.replay_protocol import RATE, NewPlan
 from aftermind.llm import factory
 from aftermind.memory import Memory
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command()(reextract)
 
 
-@console.with_json
+@terminal.with_json
 def reextract(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
@@ -88,7 +88,7 @@ def reextract(
             return []
         return await (_foresee(memory, plan, sample) if dry_run else _redo(memory, plan))
 
-    return console.with_memory(work)
+    return terminal.with_memory(work)
 
 
 async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[DryRunResult]:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from aftermind import private_files
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, err, out
 from aftermind.memory import Memory
 
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     app.command()(reindex)
 
 
-@console.with_json
+@terminal.with_json
 def reindex(
     *,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: all users.")] = None,
@@ -47,6 +47,6 @@ def reindex(
             place.unlink(missing_ok=True)
         return users, entries, added, removed
 
-    users, entries, added, removed = console.with_memory(work)
+    users, entries, added, removed = terminal.with_memory(work)
     out.print(f"{users:,} users, {entries:,} entries: {added:,} were missing, {removed:,} had no message.")
     return {"users": users, "entries": entries, "added": added, "removed": removed}

@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import err, out
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import (
     ErrorText,
     Fingerprint,
@@ -25,6 +24,7 @@ from aftermind.cli.dead_letters import (
     actor,
     make_filter,
 )
+from aftermind.cli.terminal import err, out
 from aftermind.ledger.replay_protocol import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
 from aftermind.types import Json
@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def create(
     *,
     reason: Annotated[
@@ -104,7 +104,7 @@ def create(
             await memory.replays.dry_run(made.id, sample=sample)
         return made, await memory.replays.estimate(made.id)
 
-    made, estimate = console.with_memory(work)
+    made, estimate = terminal.with_memory(work)
     out.print(f"Plan [bold]{made.id}[/] has {estimate.items} jobs.")
     _print_estimate(estimate)
     if sample:
@@ -114,7 +114,7 @@ def create(
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def start(
     plan_id: PlanArgument,
     *,
@@ -132,14 +132,14 @@ def start(
                 progress.update(_line(started))
         return started
 
-    return _show(console.with_memory(work))
+    return _show(terminal.with_memory(work))
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def get(plan_id: PlanArgument) -> ReplayPlan:
     """Show the progress of a plan."""
-    found = console.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
+    found = terminal.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
     if found is None:
         raise errors.InvalidFilter(
             "plan", plan_id, "no replay plan with this id exists; `aftermind replay list` lists them."
@@ -148,64 +148,64 @@ def get(plan_id: PlanArgument) -> ReplayPlan:
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def estimate(plan_id: PlanArgument) -> Estimate:
     """Estimate the remaining jobs of a plan: counts, duration, cost, conflicts."""
-    found = console.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id)))
+    found = terminal.with_memory(lambda memory: memory.replays.estimate(PlanId(plan_id)))
     _print_estimate(found)
     return found
 
 
 @replay.command("dry-run")
-@console.with_json
-def dry_run(plan_id: PlanArgument, *, wide: console.Wide = False) -> list[DryRunResult]:
+@terminal.with_json
+def dry_run(plan_id: PlanArgument, *, wide: terminal.Wide = False) -> list[DryRunResult]:
     """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[DryRunResult]:
         await memory.replays.record_access(PlanId(plan_id))
         return await memory.replays.dry_run_results(PlanId(plan_id))
 
-    found = console.with_memory(work)
+    found = terminal.with_memory(work)
     none = "No sample was run; see `aftermind replay create --sample`."
-    console.show(_shadowed(found) if found else none, wide=wide)
+    terminal.show(_shadowed(found) if found else none, wide=wide)
     return found
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def pause(plan_id: PlanArgument, *, note: str = "paused by hand") -> ReplayPlan:
     """Pause a plan until it is started again."""
-    return _show(console.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
+    return _show(terminal.with_memory(lambda memory: memory.replays.pause(PlanId(plan_id), note=note)))
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def resume(plan_id: PlanArgument) -> ReplayPlan:
     """Resume a paused plan; the same as `start`."""
-    return _show(console.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
+    return _show(terminal.with_memory(lambda memory: memory.replays.start(PlanId(plan_id))))
 
 
 @replay.command()
-@console.with_json
+@terminal.with_json
 def abort(plan_id: PlanArgument, *, note: str = "aborted by hand") -> ReplayPlan:
     """Abort a plan permanently. The remaining jobs stay dead letters."""
-    return _show(console.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
+    return _show(terminal.with_memory(lambda memory: memory.replays.abort(PlanId(plan_id), note=note)))
 
 
 @replay.command("list")
-@console.with_json
+@terminal.with_json
 def list_(
     *,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of lines.")] = 20,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> list[ReplayPlan]:
     """List plans, the latest first."""
-    found = console.with_memory(lambda memory: memory.replays.list(limit=limit))
-    shown = console.make_table("plan", "name", "state", "by", "jobs", "reason", flexible="reason")
+    found = terminal.with_memory(lambda memory: memory.replays.list(limit=limit))
+    shown = terminal.make_table("plan", "name", "state", "by", "jobs", "reason", flexible="reason")
     for each in found:
         texts = (each.id, each.name, each.state, each.actor, _counts(each))
-        shown.add_row(*(escape(text) for text in texts), console.one_line(each.reason))
-    console.show(shown if found else "No replay plans.", wide=wide)
+        shown.add_row(*(escape(text) for text in texts), terminal.one_line(each.reason))
+    terminal.show(shown if found else "No replay plans.", wide=wide)
     return found
 
 
@@ -240,9 +240,9 @@ def _counts(found: ReplayPlan) -> str:
 
 def _print_estimate(estimate: Estimate) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in estimate.by_kind.items())
-    out.print(f"jobs         {estimate.items} ({kinds}) of {console.count_of(estimate.namespaces, 'tenant')}")
+    out.print(f"jobs         {estimate.items} ({kinds}) of {terminal.count_of(estimate.namespaces, 'tenant')}")
     if estimate.oldest and estimate.newest:
-        out.print(f"dead since   {console.when(estimate.oldest)} to {console.when(estimate.newest)}")
+        out.print(f"dead since   {terminal.when(estimate.oldest)} to {terminal.when(estimate.newest)}")
     out.print(f"duration     {estimate.seconds:,.0f} s at the plan's rate")
     out.print(f"model calls  {estimate.model_calls:,}, about {estimate.tokens:,} tokens and ${estimate.cost_usd:,.2f}")
     out.print(f"conflicts    {estimate.conflicts} have an unfinished job of the same effect and are merged into it")

@@ -7,9 +7,9 @@ import typer
 from rich.markup import escape
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, out
+from aftermind.cli import terminal
 from aftermind.cli.dead_letters import UNITS
+from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types.retention import RetentionPolicy, RetentionResult
@@ -27,16 +27,16 @@ def register(app: typer.Typer) -> None:
 
 
 @retention.command()
-@console.with_json
+@terminal.with_json
 def show(*, namespace: Namespace = None) -> RetentionPolicy | None:
     """Show a namespace's policy."""
-    found = console.with_memory(lambda memory: memory.retention.get(namespace=namespace))
-    console.show(_policy_line(found) if found else "No policy: all episodes are kept.")
+    found = terminal.with_memory(lambda memory: memory.retention.get(namespace=namespace))
+    terminal.show(_policy_line(found) if found else "No policy: all episodes are kept.")
     return found
 
 
 @retention.command(name="set")
-@console.with_json
+@terminal.with_json
 def put(
     *,
     namespace: Namespace = None,
@@ -74,36 +74,36 @@ def put(
         )
         return former, policy
 
-    former, policy = console.with_memory(work)
+    former, policy = terminal.with_memory(work)
     lines = [_policy_line(policy)]
     if former is not None and former != policy:
         lines.append(f"The former policy was replaced. It kept {_bounds(former)}.")
     if policy.ran_at is None:
         where = "" if namespace is None else f" with `--namespace {namespace}`"
         lines.append(f"Next: `aftermind retention run --dry-run`{where} counts what it deletes at its first run.")
-    console.show("\n".join(lines))
+    terminal.show("\n".join(lines))
     return policy
 
 
 @retention.command()
-@console.with_json
+@terminal.with_json
 def clear(*, namespace: Namespace = None) -> dict[str, bool]:
     """Remove the policy of a namespace, so that all episodes are kept."""
-    had = console.with_memory(lambda memory: memory.retention.clear(namespace=namespace))
+    had = terminal.with_memory(lambda memory: memory.retention.clear(namespace=namespace))
     out.print("Policy removed: all episodes are kept." if had else "There was no policy.")
     return {"removed": had}
 
 
 @retention.command()
-@console.with_json
+@terminal.with_json
 def run(
     *,
     namespace: Namespace = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> RetentionResult:
     """Run the policy of a namespace now. The reconciler runs it once a day, first a day after it was set."""
-    done = console.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
-    console.show(_done(done))
+    done = terminal.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
+    terminal.show(_done(done))
     return done
 
 
@@ -121,9 +121,9 @@ def _policy_line(policy: RetentionPolicy) -> str:
     lines.append(f"archive    {policy.archive or 'none'}")
     if policy.ran_at is None and policy.set_at is not None:
         first = policy.set_at + timedelta(seconds=Settings().retention_every_seconds)
-        lines.append(f"last run   not yet; the first is {console.when(first)}")
+        lines.append(f"last run   not yet; the first is {terminal.when(first)}")
     else:
-        lines.append(f"last run   {console.when(policy.ran_at) if policy.ran_at else 'not yet'}")
+        lines.append(f"last run   {terminal.when(policy.ran_at) if policy.ran_at else 'not yet'}")
     return escape("\n".join(lines))
 
 
@@ -141,7 +141,7 @@ def _bounds(policy: RetentionPolicy) -> str:
 def _done(done: RetentionResult) -> str:
     if not done.episodes or done.oldest is None or done.newest is None:
         return "Nothing to delete."
-    span = f"remembered {console.when(done.oldest)} to {console.when(done.newest)}"
+    span = f"remembered {terminal.when(done.oldest)} to {terminal.when(done.newest)}"
     whose = f"{done.episodes:,} episodes of {done.users:,} {'user' if done.users == 1 else 'users'}, {span}"
     if done.dry_run:
         return f"Would be deleted: {whose}, with the facts that have no other source."

@@ -17,8 +17,8 @@ import typer
 from pydantic import SecretStr
 
 from aftermind import errors, private_files
-from aftermind.cli import console
-from aftermind.cli.console import out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import out
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire.redis import acl
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
     app.command()(secrets)
 
 
-@console.with_json
+@terminal.with_json
 def secrets(
     folder: Annotated[
         Path, typer.Argument(help="Folder to write, closed to other users; created with mode 0700.")

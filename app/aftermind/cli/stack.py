@@ -11,8 +11,8 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.api import address_resolution
-from aftermind.cli import console, migrate, processes
-from aftermind.cli.console import out
+from aftermind.cli import migrate, processes, terminal
+from aftermind.cli.terminal import out
 from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
 
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(family, name="stack")
 
 
-@console.with_json
+@terminal.with_json
 def up(*, workers: Workers = True) -> list[ComponentStatus]:
     """Start the embedded stack in the background: Postgres with a replica, Redis, workers and the web service.
 
@@ -44,20 +44,20 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     _check_models(settings)
     stack = Stack(settings.state_dir)
     if stack.running() is not None and processes.settings_differ(settings):
-        with console.err.status("Settings have changed: stopping …"):
+        with terminal.err.status("Settings have changed: stopping …"):
             stack.down()
         out.print("Settings have changed since the stack was started: restarted with the new ones.")
-    with console.err.status("Starting Postgres, its replica and Redis …"):
+    with terminal.err.status("Starting Postgres, its replica and Redis …"):
         endpoints = stack.running() or stack.up(detach=True)
     plan = processes.plan(settings, endpoints, stack.status())
-    with console.err.status("Migrating the schema …"):
-        console.run(migrate.apply(settings, endpoints.postgres_url))
+    with terminal.err.status("Migrating the schema …"):
+        terminal.run(migrate.apply(settings, endpoints.postgres_url))
     if workers:
-        with console.err.status("Starting workers, web service and Flower …"):
+        with terminal.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
         processes.remember_settings(settings)
-    console.show(table(stack.status()))
-    console.run(_follow_embedder(settings, workers=workers))
+    terminal.show(table(stack.status()))
+    terminal.run(_follow_embedder(settings, workers=workers))
     if workers:
         processes.print_addresses(settings, has_keys=has_keys())
     out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
@@ -95,11 +95,11 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
         return
     for finding in await doctor_checks.vectors(address_resolution.resolve(settings), settings):
         if finding.verdict is doctor_checks.Verdict.BAD:
-            console.warn(finding.seen)
-            console.warn(finding.remedy)
+            terminal.warn(finding.seen)
+            terminal.warn(finding.remedy)
 
 
-@console.with_json
+@terminal.with_json
 def down() -> list[ComponentStatus]:
     """Stop the embedded stack gracefully. Its data is kept."""
     settings = Settings()
@@ -107,13 +107,13 @@ def down() -> list[ComponentStatus]:
     if not stack.status():
         out.print(f"No embedded stack has run in {escape(str(settings.state_dir))}: nothing to stop.")
         return []
-    with console.err.status("Stopping …"):
+    with terminal.err.status("Stopping …"):
         stack.down()
     out.print(f"Stopped. The data is kept in {escape(str(settings.state_dir))}.")
     return stack.status()
 
 
-@console.with_json
+@terminal.with_json
 def restart(
     component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
 ) -> list[ComponentStatus]:
@@ -122,10 +122,10 @@ def restart(
     _check_models(settings)
     stack = Stack(settings.state_dir)
     if component is None:
-        with console.err.status("Stopping …"):
+        with terminal.err.status("Stopping …"):
             stack.down()
         return up()
-    with console.err.status(f"Restarting {component} …"):
+    with terminal.err.status(f"Restarting {component} …"):
         stack.hold(component)
         stack.release(component)
     out.print(f"Restarted {escape(component)}.")
@@ -150,7 +150,7 @@ def logs(
     os.execvp(argv[0], argv)
 
 
-@console.with_json
+@terminal.with_json
 def status() -> object:
     """Show every component of the embedded stack, or of the store that the settings name. Exit code 1 if one is not
     healthy.
@@ -161,8 +161,8 @@ def status() -> object:
     components = Stack(settings.state_dir).status()
     if not components:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
-        raise console.ExitWithResult(1, components)
-    console.show(table(components))
+        raise terminal.ExitWithResult(1, components)
+    terminal.show(table(components))
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         processes.print_addresses(settings, has_keys=is_database_up and has_keys())
@@ -171,46 +171,46 @@ def status() -> object:
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
     if any(each.state not in GOOD for each in components):
-        raise console.ExitWithResult(1, components)
+        raise terminal.ExitWithResult(1, components)
     return components
 
 
 def _status_of_store(settings: Settings) -> object:
     found = address_resolution.resolve(settings)
-    seen = console.with_memory(lambda memory: memory.health())
-    shown = console.make_table("component", "state", "detail", flexible="detail")
+    seen = terminal.with_memory(lambda memory: memory.health())
+    shown = terminal.make_table("component", "state", "detail", flexible="detail")
     for part in seen.parts:
         shown.add_row(part.name, part.state, escape(part.detail))
-    console.show(shown)
+    terminal.show(shown)
     waiting = sum(row.runnable + row.running + row.waiting for row in seen.work)
     dead = sum(row.dead for row in seen.work)
-    out.print(f"\n{console.count_of(waiting, 'job')} to do, {console.count_of(dead, 'dead letter')}.")
+    out.print(f"\n{terminal.count_of(waiting, 'job')} to do, {terminal.count_of(dead, 'dead letter')}.")
     if found.is_shared:
         out.print("Jobs run in the processes that open this store, and in [bold]aftermind worker[/].")
     if any(part.needed and part.state == "down" for part in seen.parts):
-        raise console.ExitWithResult(1, seen)
+        raise terminal.ExitWithResult(1, seen)
     return seen
 
 
 def has_keys() -> bool:
     """Whether an API key was made, which ends the local token; False if the database does not answer."""
     with suppress(errors.Unavailable, errors.Conflict):
-        return console.with_memory(lambda memory: memory.api_keys.any())
+        return terminal.with_memory(lambda memory: memory.api_keys.any())
     return False
 
 
 def _warn_about_work() -> None:
     """Warnings that process states do not show: a paused provider, a missing schema, overdue jobs."""
-    health = console.with_memory(lambda memory: memory.health())
+    health = terminal.with_memory(lambda memory: memory.health())
     for part in health.parts:
         if part.state != "ok":
-            console.warn(f"{part.name}: {part.detail}")
+            terminal.warn(f"{part.name}: {part.detail}")
     for row in health.work:
         if row.age_seconds > OLD_SECONDS:
-            console.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
+            terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
 
 
-@console.with_json
+@terminal.with_json
 def destroy(
     *, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
 ) -> dict[str, str]:
@@ -218,7 +218,7 @@ def destroy(
     state_dir = Settings().state_dir
     if not yes:
         typer.confirm(f"Delete all data in {state_dir}?", abort=True, err=True)
-    with console.err.status("Removing …"):
+    with terminal.err.status("Removing …"):
         Stack(state_dir).destroy()
     out.print(f"Removed the stack and its data from {escape(str(state_dir))}.")
     return {"removed": str(state_dir)}
@@ -228,12 +228,12 @@ def table(components: list[ComponentStatus]) -> Table:
     """Components as a table for people."""
     titles = ("component", "state", "pid", "port", "restarts", "since")
     details = ("detail",) if any(each.detail for each in components) else ()
-    shown = console.make_table(*titles, *details, flexible="detail")
+    shown = terminal.make_table(*titles, *details, flexible="detail")
     for each in components:
         colour = "green" if each.state in GOOD else "red" if each.state is ComponentState.STOPPED else "yellow"
         numbers = (str(value) if value is not None else "-" for value in (each.pid, each.port, each.restarts))
         state = f"[{colour}]{each.state}[/]"
         shown.add_row(
-            each.name, state, *numbers, console.when(each.since), *(console.one_line(each.detail) for _ in details)
+            each.name, state, *numbers, terminal.when(each.since), *(terminal.one_line(each.detail) for _ in details)
         )
     return shown

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import err, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.types.job_admin import TenantSummary
 from aftermind.types.tenant_move import PurgedTenant, TenantMove
@@ -25,14 +25,14 @@ def register(app: typer.Typer) -> None:
 
 
 @tenants.callback(invoke_without_command=True)
-@console.with_json
+@terminal.with_json
 def list_(
     context: typer.Context,
     *,
     prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
     after: Annotated[str | None, typer.Option(help="Only names after this one: the next page.")] = None,
     limit: Annotated[int, typer.Option(help="How many to list.", min=1, max=10_000)] = 100,
-    wide: console.Wide = False,
+    wide: terminal.Wide = False,
 ) -> Sequence[TenantSummary]:
     """List namespaces with users, unfinished jobs and today's costs, by name. To see all, set AFTERMIND_RELAY_URL."""
     if context.invoked_subcommand is not None:
@@ -41,19 +41,19 @@ def list_(
     async def work(memory: Memory) -> Sequence[TenantSummary]:
         return await memory.job_admin.tenants(prefix=prefix, after=after, limit=limit)
 
-    found = console.with_memory(work)
-    shown = console.make_table(
+    found = terminal.with_memory(work)
+    shown = terminal.make_table(
         "namespace", "users", "unfinished", "dead", "calls", "tokens", "US dollars", flexible="namespace"
     )
     for each in found:
         counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)
         shown.add_row(escape(each.namespace), *(f"{count:,}" for count in counts), f"{each.cost_usd:.4f}")
-    console.print_table(shown, wide=wide)
+    terminal.print_table(shown, wide=wide)
     return found
 
 
 @tenants.command()
-@console.with_json
+@terminal.with_json
 def move(
     namespace: Name,
     *,
@@ -83,7 +83,7 @@ def move(
         return moved
 
     with err.status("…") as status:
-        moved = console.with_memory(work)
+        moved = terminal.with_memory(work)
     if moved is None:
         out.print(f"The move of {escape(namespace)} is aborted: it is served where it was.")
         return None
@@ -96,7 +96,7 @@ def move(
 
 
 @tenants.command()
-@console.with_json
+@terminal.with_json
 def purge(
     namespace: Name,
     *,
@@ -106,6 +106,6 @@ def purge(
     """Delete the rows of a namespace in a database that it has left. It cannot be undone."""
     if not yes:
         typer.confirm(f"Delete all rows of {namespace} in {database}?", abort=True, err=True)
-    purged = console.with_memory(lambda memory: memory.tenants.purge(namespace, database=database))
+    purged = terminal.with_memory(lambda memory: memory.tenants.purge(namespace, database=database))
     out.print(f"{purged.rows:,} rows deleted.")
     return purged

@@ -6,8 +6,8 @@ import typer
 from rich.markup import escape
 
 from aftermind.api.undo import UndoResult
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, User, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, User, out
 from aftermind.memory import Memory
 from aftermind.types.audit import Action
 
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command()(undo)
 
 
-@console.with_json
+@terminal.with_json
 def undo(
     *,
     episodes: Annotated[list[str], typer.Option("--episode", "-e", help="A message's id. May be repeated.")],
@@ -29,10 +29,10 @@ def undo(
 
     async def work(memory: Memory) -> UndoResult:
         if dry_run:  # else the change itself is in the trail
-            await console.record_read(memory, Action.READ, user=user, namespace=namespace, by="undo --dry-run")
+            await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="undo --dry-run")
         return await memory.undo(*episodes, user_id=user, namespace=namespace, dry_run=dry_run)
 
-    done = console.with_memory(work)
+    done = terminal.with_memory(work)
     for word, facts in (("retracted", done.retracted), ("restored", done.restored)):
         for fact in facts:
             out.print(f"{word}: {escape(fact.text)}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from aftermind import errors, extras
-from aftermind.cli import console
+from aftermind.cli import terminal
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
@@ -68,12 +68,12 @@ def _allow_sockets(listeners: int) -> None:
 
 def _host(wanted: str, settings: Settings) -> str:
     """The address to listen on: without any API key this machine's own, and requests need the local token."""
-    if console.with_memory(_has_keys):
+    if terminal.with_memory(_has_keys):
         return wanted
-    from aftermind.api import local_sign_in
+    from aftermind.api import local_web_token
 
-    local_sign_in.read_token(settings.state_dir)
-    path = local_sign_in.token_path(settings.state_dir)
+    local_web_token.read_token(settings.state_dir)
+    path = local_web_token.token_path(settings.state_dir)
     log.warning(f"no API key exists: requests need the token in {path}. Create one: `aftermind api-keys create NAME`.")
     if is_loopback(wanted):
         return wanted

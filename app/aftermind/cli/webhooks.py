@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import console
-from aftermind.cli.console import Namespace, out
+from aftermind.cli import terminal
+from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.types.webhook import NewWebhook, Webhook
 
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 @webhooks.command()
-@console.with_json
+@terminal.with_json
 def create(
     url: Annotated[str, typer.Argument(help="An https:// URL on the public internet.")],
     *,
@@ -42,26 +42,26 @@ def create(
     async def work(memory: Memory) -> NewWebhook:
         return await memory.webhooks.create(url, events=event or (), description=description, namespace=namespace)
 
-    made = console.with_memory(work)
+    made = terminal.with_memory(work)
     kinds = ", ".join(made.webhook.events) or "every kind"
     told = f"Webhook [bold]{made.webhook.id}[/] of namespace {escape(repr(made.webhook.namespace))} gets {kinds}."
-    console.err.print(f"{told} Keep its secret: it is not shown again.")
+    terminal.err.print(f"{told} Keep its secret: it is not shown again.")
     out.print(made.secret, markup=False)
     return made
 
 
 @webhooks.command("list")
-@console.with_json
-def list_(*, namespace: Namespace = None, wide: console.Wide = False) -> list[Webhook]:
+@terminal.with_json
+def list_(*, namespace: Namespace = None, wide: terminal.Wide = False) -> list[Webhook]:
     """List the webhooks of a namespace with their state."""
-    found = console.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
+    found = terminal.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
     none = "This namespace has no webhook. `aftermind webhooks create URL` makes one."
-    console.show(_table(found) if found else none, wide=wide)
+    terminal.show(_table(found) if found else none, wide=wide)
     return found
 
 
 @webhooks.command("rotate-secret")
-@console.with_json
+@terminal.with_json
 def rotate_secret(
     webhook_id: Id,
     *,
@@ -76,43 +76,43 @@ def rotate_secret(
         overlap = timedelta(hours=overlap_hours)
         return await memory.webhooks.rotate_secret(webhook_id, overlap=overlap, namespace=namespace)
 
-    rotated = console.with_memory(work)
+    rotated = terminal.with_memory(work)
     if rotated is None:
         raise errors.NotThere("webhook", webhook_id)
     until = rotated.webhook.former_secret_until
-    ends = "no longer signs" if until is None else f"signs too until {console.when(until)}"
-    console.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
+    ends = "no longer signs" if until is None else f"signs too until {terminal.when(until)}"
+    terminal.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
     out.print(rotated.secret, markup=False)
     return rotated
 
 
 @webhooks.command()
-@console.with_json
+@terminal.with_json
 def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Enable a webhook again and deliver its pending events now."""
-    if not console.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
+    if not terminal.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} is tried again.")
     return {"enabled": webhook_id}
 
 
 @webhooks.command()
-@console.with_json
+@terminal.with_json
 def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Delete a webhook and its pending events."""
-    if not console.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
+    if not terminal.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} gets nothing any more.")
     return {"deleted": webhook_id}
 
 
 def _table(found: list[Webhook]) -> Table:
-    shown = console.make_table("id", "state", "waiting", "given up", "events", "url, reason", flexible="url, reason")
+    shown = terminal.make_table("id", "state", "waiting", "given up", "events", "url, reason", flexible="url, reason")
     for hook in found:
         kinds = ", ".join(hook.events) or "all"
         counts = (f"{hook.waiting:,}", f"{hook.failed:,}", kinds)
         url = f"{hook.url}: {hook.reason}" if hook.reason else hook.url
-        shown.add_row(str(hook.id), _state(hook), *counts, console.one_line(url))
+        shown.add_row(str(hook.id), _state(hook), *counts, terminal.one_line(url))
     return shown
 
 
@@ -120,5 +120,5 @@ def _state(hook: Webhook) -> str:
     if hook.is_disabled:
         return "[red]disabled[/]"
     if hook.failing_since is not None:
-        return f"[yellow]failing since {console.when(hook.failing_since)}[/]"
+        return f"[yellow]failing since {terminal.when(hook.failing_since)}[/]"
     return "[green]well[/]" if hook.delivered_at else "nothing posted yet"

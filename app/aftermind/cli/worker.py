@@ -13,7 +13,7 @@ import typer
 
 from aftermind import errors, extras, private_files
 from aftermind.api import address_resolution
-from aftermind.cli import console, every_database
+from aftermind.cli import every_database, terminal
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire import queues
@@ -146,7 +146,7 @@ def _serve(settings: Settings, *, queues: str, concurrency: int | None) -> None:
         with suppress(asyncio.CancelledError):  # by SIGTERM: the memory is closed, and the exit code is 0
             await memory._parts.serve_jobs()
 
-    console.with_memory(serve, settings=settings.model_copy(update={"run_jobs": True}))
+    terminal.with_memory(serve, settings=settings.model_copy(update={"run_jobs": True}))
 
 
 def _of_database(name: str | None) -> Settings:

@@ -3,7 +3,7 @@
 from typing import Any
 from urllib.parse import unquote
 
-from aftermind.api import local_sign_in
+from aftermind.api import local_web_token
 from aftermind.integrations.extras import extra
 from aftermind.integrations.mcp_access import CALLER
 from aftermind.memory import Memory
@@ -51,7 +51,7 @@ async def _refuse(send: Send, status: int, why: bytes, *fields: tuple[bytes, byt
 
 
 async def _caller(memory: Memory, shown: str) -> dict[str, Any] | None:
-    if local_sign_in.is_token(shown, memory.settings.state_dir):
+    if local_web_token.is_token(shown, memory.settings.state_dir):
         local = {"namespace": None, "rights": frozenset(Right), "actor": "local token"}
         return None if await memory.api_keys.any() else local
     key = await memory.api_keys.check(shown)

@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.requests import HTTPConnection
 
 from aftermind import errors
-from aftermind.api import local_sign_in
+from aftermind.api import local_web_token
 from aftermind.memory import Memory
 from aftermind.types import Json, stream_token
 from aftermind.types.api_key import ApiKey, Right
@@ -141,7 +141,7 @@ class Authenticator:
         peer = connection.client.host if connection.client else ""
         if not is_loopback(peer) or not is_loopback(connection.url.hostname or ""):
             return False
-        return local_sign_in.is_token(text, self.memory.settings.state_dir)
+        return local_web_token.is_token(text, self.memory.settings.state_dir)
 
 
 async def get_memory(request: HTTPConnection) -> Memory:
@@ -177,7 +177,7 @@ async def admit(connection: HTTPConnection, text: str | None, *, is_session: boo
     door: Authenticator = connection.app.state.door
     if not text:
         raise errors.KeyRefused("an API key is required.")
-    if text.startswith(local_sign_in.PREFIX):
+    if text.startswith(local_web_token.PREFIX):
         if door.is_local_token(connection, text) and await door.is_open():
             local = Caller(namespace=door.memory.namespace, rights=frozenset(Right), is_session=is_session)
             return _in_chosen_namespace(connection, local)

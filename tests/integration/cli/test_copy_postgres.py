@@ -14,7 +14,7 @@ from aftermind import JobFilter, Memory, Message, Settings, errors
 from aftermind.api import copy_postgres
 from aftermind.api.copy_postgres import CODEC
 from aftermind.api.copy_store import CopiedPartition, copy_store
-from aftermind.cli.console import to_plain
+from aftermind.cli.terminal import to_plain
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from aftermind.cli import console, stack
+from aftermind.cli import stack
 from aftermind.stack import ComponentState, ComponentStatus
 
 SINCE = datetime(2026, 11, 23, 16, 45, tzinfo=UTC)
@@ -23,9 +23,9 @@ def test_a_long_detail_has_a_line_of_its_own_below_its_component(monkeypatch: py
         for name, (detail, pid) in states.items()
     ]
     terminal = Console(width=80, record=True)
-    monkeypatch.setattr(console, "out", terminal)
+    monkeypatch.setattr(terminal, "out", terminal)
 
-    console.show(stack.table(components))
+    terminal.show(stack.table(components))
 
     text = terminal.export_text()
     assert "\n  exited with code 137 before it was ready" in text

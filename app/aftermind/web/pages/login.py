@@ -8,7 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
-from aftermind.api import local_sign_in
+from aftermind.api import local_web_token
 from aftermind.web import auth
 from aftermind.web.pages import rendering
 
@@ -20,7 +20,7 @@ router = APIRouter(route_class=rendering.PageRoute)
 @router.get("/login", response_model=None)
 async def ask(request: Request, next: str = "/", token: str = "") -> HTMLResponse | RedirectResponse:
     """The form; with the local token, as `aftermind up` prints it in a link, straight to the screens."""
-    if token.startswith(local_sign_in.PREFIX):
+    if token.startswith(local_web_token.PREFIX):
         return await sign_in(request, token, next)
     return rendering.page(request, "login.html", here="", next=_own(next), refused=None)
 

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from aftermind import errors
-from aftermind.api import local_sign_in
+from aftermind.api import local_web_token
 from aftermind.api.health import Health
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
@@ -56,7 +56,7 @@ async def _check_token(request: Request) -> None:
     wanted = "" if given is None else given.get_secret_value()
     if text and wanted and hmac.compare_digest(text.encode("utf-8", "replace"), wanted.encode()):
         return
-    if text and text.startswith(local_sign_in.PREFIX):
+    if text and text.startswith(local_web_token.PREFIX):
         try:
             await admit(request, text)
         except errors.KeyRefused as exc:
