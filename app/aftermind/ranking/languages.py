@@ -7,6 +7,7 @@ a default. There is no statistical model to load.
 
 import re
 import tomllib
+import unicodedata
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -87,7 +88,7 @@ def detect_language(text: str, words: Sequence[str], *, expected: str | None = N
     candidates: frozenset[str] | None = None
     default = None
     if not text.isascii():
-        sample = text[:2_000]
+        sample = unicodedata.normalize("NFC", text[:2_000])  # a decomposed syllable is several letters of no script
         letters = len(_LETTER.findall(sample)) or 1
         if len(_NON_LATIN.findall(sample)) * 2 > letters:
             for code, pattern in _SCRIPTS.items():

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from aftermind.cli import stack
+from aftermind.cli import stack, terminal
 from aftermind.stack import ComponentState, ComponentStatus
 
 SINCE = datetime(2026, 11, 23, 16, 45, tzinfo=UTC)
@@ -22,12 +22,12 @@ def test_a_long_detail_has_a_line_of_its_own_below_its_component(monkeypatch: py
         )
         for name, (detail, pid) in states.items()
     ]
-    terminal = Console(width=80, record=True)
-    monkeypatch.setattr(terminal, "out", terminal)
+    wide = Console(width=80, record=True)
+    monkeypatch.setattr(terminal, "out", wide)
 
     terminal.show(stack.table(components))
 
-    text = terminal.export_text()
+    text = wide.export_text()
     assert "\n  exited with code 137 before it was ready" in text
     assert text.count("2026-11-23 16:45") == len(components)
     assert all(name in text for name in states)
