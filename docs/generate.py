@@ -7,10 +7,9 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -393,12 +392,13 @@ def signatures_page() -> str:
 
 def _referenced(path: str) -> Iterator[tuple[str, Any]]:
     """What a directive names: a name of a module, or a module with all that it defines."""
-    with suppress(ModuleNotFoundError):
+    module_path, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module_path), name, None)
+    if found is None or isinstance(found, ModuleType):
         module = importlib.import_module(path)
         yield from ((name, each) for name, each in vars(module).items() if _is_of(module, name, each))
-        return
-    module_path, _, name = path.rpartition(".")
-    yield name, getattr(importlib.import_module(module_path), name)
+    else:
+        yield name, found
 
 
 def _is_of(module: ModuleType, name: str, thing: Any) -> bool:
@@ -406,6 +406,8 @@ def _is_of(module: ModuleType, name: str, thing: Any) -> bool:
 
 
 def _signatures(name: str, thing: Any) -> str:
+    if isinstance(thing, UnionType):
+        return f"\n### {name}\n\nOne of {', '.join(f'`{each.__name__}`' for each in thing.__args__)}.\n"
     head = f"\n### {name}\n\n{_first_line(thing)}\n"
     if not isinstance(thing, type) or issubclass(thing, Enum):
         return f"{head}\n```text\n{_signature(name, thing)}\n```\n" if inspect.isfunction(thing) else head

@@ -116,9 +116,9 @@ class Receipt:
 
     async def status(self) -> ReceiptStatus:
         """Its current state, without waiting. Raises `StoreUnavailable`."""
-        return await self._read_status()
+        return await self._read_status(is_whole=True)
 
-    async def _read_status(self, *, is_whole: bool = True) -> ReceiptStatus:
+    async def _read_status(self, *, is_whole: bool) -> ReceiptStatus:
         try:
             return await self._read(is_whole=is_whole)
         except errors.TenantMoved as exc:

@@ -143,6 +143,9 @@ class Settings(BaseSettings):
         except (ValidationError, SettingsError) as exc:
             # from None: pydantic's error quotes all values, secrets among them, on 40 lines
             raise _invalid_setting(exc, fields) from None
+        except OSError as exc:
+            why = f"{exc.strerror}. Let this user read it, or start the process in another folder."
+            raise errors.InvalidSettings(".env", exc.filename, why) from exc
         if self.heartbeat_seconds >= self.lease_seconds:
             why = f"a lease of {self.lease_seconds:g} s (AFTERMIND_LEASE_SECONDS) would end before it is renewed. A third of it is usual."
             raise errors.InvalidSettings("AFTERMIND_HEARTBEAT_SECONDS", self.heartbeat_seconds, why)

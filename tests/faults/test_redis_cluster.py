@@ -165,7 +165,7 @@ async def test_a_cluster_is_served_by_users_with_the_rights_of_their_roles(clust
         backlog = await worker.backlog()
         settled = await worker.settle([turn.job_id], watermark=None, owners=[turn.scope.owner])
         with pytest.raises(errors.RedisUnavailable, match="NOPERM"):
-            await links["agent"].call("GET", Keys("other:").of_shard(0).epoch())
+            await links["agent"].call("GET", Keys("other:", shard=0).epoch())
     finally:
         for link in links.values():
             await link.close()

@@ -76,7 +76,7 @@ def test_owners_never_share_a_key() -> None:
 
 
 def test_all_keys_of_a_shard_are_in_one_slot_of_the_cluster() -> None:
-    keys = [redis_keys.Keys().of_shard(number) for number in range(redis_keys.SHARDS)]
+    keys = [redis_keys.Keys(shard=number) for number in range(redis_keys.SHARDS)]
     strings = [{value for value in each.in_lua().values() if isinstance(value, str)} | {each.route()} for each in keys]
 
     assert all(len({key_slot(value.encode()) for value in values}) == 1 for values in strings)

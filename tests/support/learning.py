@@ -35,7 +35,11 @@ AT_ONCE = {
     "backoff_cap_seconds": 0.002,
 }
 # What is recalled is compared as a whole: a starved machine may not make it degraded.
-UNHURRIED = {"recall_budget_seconds": 10.0, "query_embedding_budget_seconds": 10.0}
+UNHURRIED = {
+    "recall_budget_seconds": 10.0,
+    "query_embedding_budget_seconds": 10.0,
+    "remember_budget_seconds": 20.0,  # nor spool a turn, which no job would store then
+}
 
 
 _DUE = text("UPDATE aftermind.jobs SET run_at = now() WHERE id = :id")

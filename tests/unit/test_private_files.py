@@ -154,3 +154,15 @@ def test_what_the_stack_writes_down_of_the_environment_has_no_keys(monkeypatch: 
 
     assert kept["AFTERMIND_LANGUAGE"] == "german"
     assert not [name for name in kept if name.endswith("_KEY")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_a_folder_whose_dotenv_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)
+    os.seteuid(1)
+    try:
+        with pytest.raises(errors.InvalidSettings, match=r"\.env.*start the process in another folder"):
+            Settings()
+    finally:
+        os.seteuid(0)

@@ -6,7 +6,7 @@ database connections, model clients and batches.
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ class LoopThread:
 
     def __init__(self, name: str = "aftermind-loop") -> None:
         self._loop = asyncio.new_event_loop()
+        self.call_soon = self._loop.call_soon_threadsafe  # a plain function, on the loop's thread
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -60,10 +61,6 @@ class LoopThread:
             coroutine.close()
             raise errors.Bug("a coroutine of the worker's loop cannot wait for the same loop.")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-
-    def call_soon(self, call: Callable[[], object]) -> None:
-        """Run a plain function on the loop's thread."""
-        self._loop.call_soon_threadsafe(call)
 
     def cancel_tasks(self) -> set[asyncio.Task[Any]]:  # Any: tasks of any result
         """Cancel all running tasks, on the loop's thread; the loop keeps running."""

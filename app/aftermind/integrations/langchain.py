@@ -121,14 +121,13 @@ class AftermindRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        return blocking_portal.call(lambda: self._find(query, k), instead="Use `await retriever.ainvoke(…)`.")
+        found = self._aget_relevant_documents
+        instead = "Use `await retriever.ainvoke(…)`."
+        return blocking_portal.call(lambda: found(query, run_manager=None, k=k), instead=instead)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun | None, k: int | None = None
     ) -> list[Document]:
-        return await self._find(query, k)
-
-    async def _find(self, query: str, k: int | None) -> list[Document]:
         limit = self.k if k is None else k
         matches = await to_async(self.memory).recall_scored(
             query,

@@ -9,7 +9,7 @@ and each shard is complete in itself, as a single server is.
 
 from binascii import crc_hqx
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import count
 from urllib.parse import quote, unquote
@@ -84,10 +84,6 @@ class Keys:
 
     prefix: str = "aftermind:"
     shard: int | str | None = None
-
-    def of_shard(self, number: int | str) -> "Keys":
-        """The same keys of another shard of a Redis Cluster."""
-        return replace(self, shard=number)
 
     @property
     def start(self) -> str:

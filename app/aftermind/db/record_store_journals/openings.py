@@ -22,11 +22,6 @@ def end(name: str) -> None:
     _open.discard(name)
 
 
-def forget_all() -> None:
-    """Begin again in a forked process: the openings are its parent's."""
-    _open.clear()
-
-
 def has_ended(name: str) -> bool:
     """Whether it is sure that an opening has ended; one of another host may always be there."""
     host, *rest = name.split(_SEPARATOR)

@@ -9,7 +9,7 @@ import os
 import sqlite3
 from collections.abc import Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -20,7 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch, PartitionChange, Snapshot, StoreState
-from aftermind.db.record_store_journals.sql_connections import Connection, Mode, Parameters, Server, SqliteFile
+from aftermind.db.record_store_journals.sql_connections import Connection, Mode, Server, SqliteFile
 
 DIALECTS = ("postgresql", "cockroachdb")
 KEPT_VERSIONS = 4_096  # for which deleted keys are kept
@@ -203,8 +203,8 @@ class SqlJournal:
         # One transaction each: an index that exists locks its table, too, and a process that already writes locks both
         # tables in the other order. The row is last: it shows that all is there.
         for index in _INDEXES:
-            self._at.run(partial(_execute, index, {}), Mode.SYNCED)
-        self._at.run(partial(_execute, _BEGIN, {"partition": self.shared, "version": 0}), Mode.SYNCED)
+            self._at.run(methodcaller("execute", index), Mode.SYNCED)
+        self._at.run(methodcaller("execute", _BEGIN, {"partition": self.shared, "version": 0}), Mode.SYNCED)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -244,10 +244,6 @@ def _parse(url: str) -> sa.URL:
         why = f"the dialects are {', '.join(DIALECTS)}: it needs their INSERT … ON CONFLICT. SQLite is 'sqlite:FILE'."
         raise errors.InvalidSettings("url", f"sql+{parsed.drivername}", why)
     return parsed
-
-
-def _execute(statement: sa.Executable, parameters: Parameters, on: Connection) -> None:
-    on.execute(statement, parameters)
 
 
 def _changes(on: Connection, name: str, since: int, floor: int) -> PartitionChange:

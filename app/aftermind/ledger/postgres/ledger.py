@@ -203,8 +203,7 @@ class PostgresLedger:
     ) -> None:
         await working.close_one(tx, lease, "done", "done", spent=spent, note=note)
 
-    async def hold(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
-        return await working.hold(tx, leases)
+    hold = staticmethod(working.hold)
 
     async def finish_all(self, tx: Transaction, leases: Sequence[Lease]) -> frozenset[JobId]:
         return await working.close(tx, leases, "done", "done")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -70,7 +71,7 @@ class RedisLink:
     def keys(self, prefix: str) -> redis_keys.Keys:
         """The keys under a prefix there: of a Redis Cluster, those of this link's shard."""
         keys = redis_keys.Keys(prefix)
-        return keys if self._cluster is None else keys.of_shard(self._shard)
+        return keys if self._cluster is None else replace(keys, shard=self._shard)
 
     def set_timeout(self, seconds: float) -> None:
         """Another bound, for connections to come and for commands that are sent from now on."""
@@ -262,7 +263,7 @@ def split_shards(link: RedisLink, keys: redis_keys.Keys) -> Iterator[tuple[Redis
         yield link, keys
         return
     for number, each in enumerate(link.shards):
-        yield each, keys.of_shard(number)
+        yield each, replace(keys, shard=number)
 
 
 def shard_of(link: RedisLink, keys: redis_keys.Keys, owner: Scope | str) -> tuple[RedisLink, redis_keys.Keys]:
@@ -270,7 +271,7 @@ def shard_of(link: RedisLink, keys: redis_keys.Keys, owner: Scope | str) -> tupl
     if len(link.shards) == 1:
         return link, keys
     number = redis_keys.shard_number(owner)
-    return link.shards[number], keys.of_shard(number)
+    return link.shards[number], replace(keys, shard=number)
 
 
 async def run_all(calls: Iterable[Awaitable[T]]) -> list[T]:
