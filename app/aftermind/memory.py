@@ -617,6 +617,7 @@ class Memory:
     ) -> Forgot:
         """Delete everything of the user; of a session, before a time or by ids of episodes if given.
 
+        Without `user_id` it is the memory of the anonymous user, which has what was remembered without one.
         Covers stored and derived content, pending and spooled turns, and running jobs. Deletion is complete when this
         returns: running jobs for it write nothing. Raises `StoreUnavailable`, and then nothing of the user's own memory
         was deleted.

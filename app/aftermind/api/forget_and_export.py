@@ -227,4 +227,8 @@ def episode_id(given: object) -> EpisodeId:
     try:
         return EpisodeId(given if isinstance(given, UUID) else UUID(str(given)))
     except ValueError as exc:
-        raise errors.InvalidQuery("ids", given, "these are ids of episodes.") from exc
+        raise errors.InvalidQuery(
+            "ids",
+            given,
+            "these are ids of episodes: `episode_ids` of a receipt, or `id` of what `history` and `search` return.",
+        ) from exc

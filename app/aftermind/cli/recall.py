@@ -112,10 +112,11 @@ def facts(
 
     found, reasons = terminal.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
-    is_shared = address_resolution.resolve(Settings()).is_shared
-    todo = (
-        "`aftermind worker` does the work that waits" if is_shared else "`aftermind status` shows whether workers run"
-    )
+    store = address_resolution.resolve(Settings())
+    todo = "`aftermind status` shows whether workers run"
+    if store.is_in_process:
+        todo = "`aftermind worker` does" if store.is_shared else "A process that opens this store does"
+        todo += " the work that waits"
     none = f"No facts. {todo}."
     shown = believed(found, sources, with_beliefs=history, show_minutes=wide or not history) if found else none
     terminal.show(shown, wide=wide)

@@ -137,7 +137,8 @@ def _parsed(given: object, index: int) -> Message:
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
     if "content" not in given and not _IN_PLACE_OF_TEXT & {*given, *metadata}:
-        why = f"the message has no content, only {', '.join(map(repr, given)) or 'nothing'}."
+        there = ", ".join(map(repr, given)) or "nothing"
+        why = f"the message has {there} and no 'content'. Its text belongs there."
         raise errors.InvalidMessage("content", None, why, index=index)
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     merged = {**metadata, **extra, **({"attachments": attachments} if attachments else {})}

@@ -282,3 +282,8 @@ def test_whatever_comes_is_refused_by_name_or_survives_the_way_to_the_worker(giv
     for message in messages:
         assert "\x00" not in message.content
         message.content.encode()
+
+
+def test_a_text_under_another_name_is_named() -> None:
+    with pytest.raises(errors.InvalidMessage, match="the message has 'role', 'text' and no 'content'"):
+        normalise({"role": "user", "text": "hi"}, LIMITS, now=NOW)
