@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from types import ModuleType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ForwardRef, Literal, NewType, get_args, get_origin, is_typeddict
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
@@ -410,6 +410,11 @@ def _is_of(module: ModuleType, name: str, thing: Any) -> bool:
 def _signatures(name: str, thing: Any) -> str:
     if isinstance(thing, UnionType):
         return f"\n### {name}\n\nOne of {', '.join(f'`{each.__name__}`' for each in thing.__args__)}.\n"
+    if isinstance(thing, NewType):
+        return f"\n### {name}\n\nA `{thing.__supertype__.__name__}`.\n"
+    if is_typeddict(thing):
+        fields = "\n".join(f"{each}: {_type_of(hint)}" for each, hint in thing.__annotations__.items())
+        return f"\n### {name}\n\n{inspect.getdoc(thing)}\n\n```text\n{_plain(fields)}\n```\n"
     head = f"\n### {name}\n\n{_first_line(thing)}\n"
     if not isinstance(thing, type) or issubclass(thing, Enum):
         return f"{head}\n```text\n{_signature(name, thing)}\n```\n" if inspect.isfunction(thing) else head
@@ -418,6 +423,11 @@ def _signatures(name: str, thing: Any) -> str:
         if inspect.isfunction(inspect.unwrap(member)) and not each.startswith("_"):
             lines += ["", f"# {_first_line(member)}", _signature(each, member)]
     return f"{head}\n```text\n{chr(10).join(lines).strip()}\n```\n" if lines else head
+
+
+def _type_of(hint: Any) -> str:
+    """As written, where the annotation is a string."""
+    return hint.__forward_arg__ if isinstance(hint, ForwardRef) else inspect.formatannotation(hint)
 
 
 def _signature(name: str, thing: Any) -> str:
