@@ -1,6 +1,5 @@
 """Every setting, with its unit, its default, the reason for it, and how to switch the thing off."""
 
-import difflib
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from pydantic_settings import (
 
 from aftermind import database_map, errors, private_files
 from aftermind.namespace_rules import check_rules, match_rule
+from aftermind.nearest_name import nearest_name
 
 PREFIX = "AFTERMIND_"
 OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:$|_\d+_)")  # a Service named aftermind-… sets these
@@ -74,7 +74,11 @@ Fields = Mapping[str, FieldInfo]
 
 def _variables(fields: Fields) -> dict[str, str]:
     """Each setting's name by its environment variable."""
-    return {str(each.validation_alias or f"{PREFIX}{name.upper()}"): name for name, each in fields.items()}
+    return {_variable(name, each): name for name, each in fields.items()}
+
+
+def _variable(name: str, field: FieldInfo) -> str:
+    return str(field.validation_alias or f"{PREFIX}{name.upper()}")
 
 
 def _argument(name: str, field: FieldInfo) -> str:
@@ -82,11 +86,16 @@ def _argument(name: str, field: FieldInfo) -> str:
     return str(field.validation_alias or name)
 
 
+# What other programs call these settings.
+SYNONYMS = {"home": "state_dir", "data_dir": "state_dir", "port": "web_port", "model": "chat_model"}
+
+
 def _suggestion(name: str, fields: Fields) -> str:
-    variables = _variables(fields)
-    names = variables if name.isupper() else variables.values()
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {close[0]}?" if close else ""
+    # Without the prefix, which every variable shares.
+    near = nearest_name(name.removeprefix(PREFIX).lower(), fields, SYNONYMS)
+    if near is None:
+        return ""
+    return f" Did you mean {_variable(near, fields[near]) if name.isupper() else near}?"
 
 
 def _warn_of_unknown_variables(given: Iterable[str], fields: Fields) -> None:

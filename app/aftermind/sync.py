@@ -48,6 +48,9 @@ class _Face:
 
     _behind: Any  # Any: the asynchronous object, whose methods are found by name
 
+    def __repr__(self) -> str:
+        return repr(self._behind)
+
 
 def _blocking(method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     # Any: a coroutine's send and yield types; the class that gets the method

@@ -2,11 +2,13 @@
 
 import json
 import re
+import socket
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from aftermind.stack.ports import choose
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 
 EXAMPLE = str(ROOT / "examples" / "conversation.jsonl")
@@ -74,6 +76,7 @@ def test_a_table_fits_80_columns_and_shows_the_messages(shell: Shell, ingested: 
 @pytest.mark.long
 def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, ingested: str) -> None:
     other = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_EMBEDDING_DIMENSION": "256"})
+    on_ports = {"AFTERMIND_WEB_PORT": str(choose(1)[0])}
     before = {each["name"]: each["pid"] for each in json.loads(shell.must("status", "--json"))}
     try:
         assert "restarted" not in shell.must("up")
@@ -86,6 +89,13 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
         assert not set(before.values()) & set(after.values())
         assert "the settings name hash:256" in told
         assert "hash:256" in other.must("reembed", "status")
+
+        with socket.create_server(("127.0.0.1", 0)) as other_program:
+            on_ports["AFTERMIND_FLOWER_PORT"] = str(other_program.getsockname()[1])
+            told = Shell(folder=shell.folder, env={**other.env, **on_ports}).must("up")
+
+        assert f"http://127.0.0.1:{on_ports['AFTERMIND_WEB_PORT']}\n" in told
+        assert f"(port {on_ports['AFTERMIND_FLOWER_PORT']} was in use; set AFTERMIND_FLOWER_PORT)" in told
     finally:
         other.run("reembed", "drop", "--yes")
         shell.run("up")

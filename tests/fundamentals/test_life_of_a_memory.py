@@ -93,6 +93,7 @@ def test_without_await_it_is_the_same(settings: Settings, workers: None, user: s
         receipt = memory.remember([Message.user("I prefer dark mode.")], user_id=user)
         receipt.stored(timeout=180)
 
+        assert repr(receipt) == f"Receipt(job_id={receipt.job_id}, episodes=1, spooled=False)"
         assert "dark mode" in memory.recall("Which mode do I prefer?", user_id=user).text
         assert memory.facts.add("user", "likes", "jazz", user_id=user).object == "jazz"
         first = next(memory.events(user_id=user, after="0"))

@@ -51,6 +51,21 @@ def test_a_bad_or_misspelt_argument_is_refused() -> None:
         Settings(extracter="off")
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("AFTERMIND_HOME", " Did you mean AFTERMIND_STATE_DIR?"), ("AFTERMIND_PRODUCT", "")],  # the prefix is no likeness
+)
+def test_a_variable_is_suggested_only_for_a_like_name(
+    given: str, hint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(given, "1")
+
+    with caplog.at_level(logging.WARNING):
+        Settings()
+
+    assert [each.getMessage() for each in caplog.records] == [f"{given} is ignored: there is no such setting.{hint}"]
+
+
 def test_an_argument_stands_above_its_variable_under_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "of the environment")
 

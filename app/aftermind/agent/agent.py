@@ -307,7 +307,9 @@ class Agent:
         elif isinstance(prompt, str) and prompt.strip():
             query, new = prompt, [Message.user(prompt)]
         else:
-            raise errors.InvalidMessage("prompt", prompt, "a prompt is text, and not empty.")
+            raise errors.InvalidMessage(
+                "prompt", prompt, "give a prompt, a text that is not empty, or a conversation as messages=[…]."
+            )
         default = self.memory.namespace if self.memory else DEFAULT_NAMESPACE
         scope = Scope(
             namespace=default if namespace is None else namespace,

@@ -1,6 +1,5 @@
 """`aftermind eval`: recall measured on questions with labelled evidence, and two settings compared."""
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from aftermind.evaluation.fit import Fitted, fit_namespace
 from aftermind.evaluation.run import Variant, evaluate, sampled
 from aftermind.evaluation.score_comparison import ALL, Summary, summarise
 from aftermind.memory import Memory
+from aftermind.nearest_name import nearest_name
 from aftermind.recall import RecallOptions
 from aftermind.settings import Settings
 from aftermind.types.audit import Action
@@ -192,9 +192,9 @@ def parse_assignments(given: Sequence[str]) -> Given:
     for each in given:
         name, equals, text = each.partition("=")
         if not equals or (name not in RecallOptions.__annotations__ and name not in Settings.model_fields):
-            close = difflib.get_close_matches(name, [*RecallOptions.__annotations__, *Settings.model_fields], n=1)
+            near = nearest_name(name, [*RecallOptions.__annotations__, *Settings.model_fields])
             why = "write NAME=VALUE with a recall option or a setting as name."
-            raise errors.InvalidSettings(name, text, f"{why} Did you mean {close[0]}?" if close else why)
+            raise errors.InvalidSettings(name, text, f"{why} Did you mean {near}?" if near else why)
         found[name] = text.split(",") if name in ("load", "roles") else _value(text)
     return found
 

@@ -65,7 +65,10 @@ def list_(
 @jobs.command()
 @terminal.with_json
 def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: terminal.Wide = False) -> Timeline:
-    """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events."""
+    """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events.
+
+    Where vectors are made together with the storing, as the embedder `hash` does, embedding is not a step of its own.
+    """
 
     async def work(memory: Memory) -> Timeline:
         where = namespace or memory.namespace

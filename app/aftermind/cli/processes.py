@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pydantic import SecretStr
@@ -123,8 +124,8 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
             broker=endpoints.redis_url,
         ),
         state_dir=state_dir,
-        web_port=_port(known.get("web_port"), settings.web_port, is_ours="web" in ours),
-        flower_port=_port(known.get("flower_port"), settings.flower_port, is_ours="flower" in ours),
+        web_port=_port(settings, "web_port", known, is_ours="web" in ours),
+        flower_port=_port(settings, "flower_port", known, is_ours="flower" in ours),
         flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
         log_level=settings.log_level,
     )
@@ -181,21 +182,33 @@ def print_addresses(settings: Settings, *, has_keys: bool) -> None:
     web_port, flower_port, password = (
         known.get(name, "unknown") for name in ("web_port", "flower_port", "flower_password")
     )
-    out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}")
+    out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}{_note_on_port(settings, 'web_port', web_port)}")
     if has_keys:
         out.print("[bold]Sign in[/]  with an API key: [bold]aftermind api-keys create NAME[/] makes one")
     else:
         token = local_web_token.read_token(settings.state_dir)
         out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}")
         out.print("         until the first key is made")
-    out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}")
+    note = _note_on_port(settings, "flower_port", flower_port)
+    out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}{note}")
 
 
-def _port(known: object, wanted: int, *, is_ours: bool) -> int:
-    """The remembered port while it is ours or free, else the one from the settings, else any free one."""
-    if isinstance(known, int) and (is_ours or ports.is_free(known)):
-        return known
-    return wanted if wanted and ports.is_free(wanted) else ports.choose(1)[0]
+def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: bool) -> int:
+    """The remembered port while it is ours or free, else the one from the settings, else any free one.
+
+    A port that the user has set, and not only its default, is tried before the remembered one.
+    """
+    remembered, wanted = known.get(name), getattr(settings, name)
+    tried = (wanted, remembered) if name in settings.model_fields_set else (remembered, wanted)
+    for port in tried:
+        if port and ((is_ours and port == remembered) or ports.is_free(port)):
+            return int(port)
+    return ports.choose(1)[0]
+
+
+def _note_on_port(settings: Settings, name: str, port: object) -> str:
+    wanted = getattr(settings, name)
+    return f"   (port {wanted} was in use; set AFTERMIND_{name.upper()})" if wanted and port != wanted else ""
 
 
 def _inherited_settings() -> dict[str, str]:

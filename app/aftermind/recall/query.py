@@ -9,6 +9,7 @@ from typing import Literal, TypedDict, Unpack
 from uuid import UUID
 
 from aftermind import errors
+from aftermind.nearest_name import nearest_name
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Json, Role, Scope
 from aftermind.types.timestamps import why_unusable
@@ -21,6 +22,10 @@ MAX_LIMIT = 1_000
 KINDS = frozenset({"history", "facts", "summary", "profile", "blocks"})
 
 
+# What facts.query() and other memory systems call these options.
+SYNONYMS = {"as_of": "known_at", "top_k": "limit", "k": "limit", "max_tokens": "token_budget", "threshold": "min_score"}
+
+
 class Mode(StrEnum):
     """What decides the order: words and meaning, one of them, or time alone."""
 
@@ -31,7 +36,7 @@ class Mode(StrEnum):
 
 
 class RecallOptions(TypedDict, total=False):
-    """The options of a recall, the same in Python, over HTTP and on the command line. None is the default.
+    """The options of a recall, the same in Python and over HTTP. None is the default.
 
     `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
     `AFTERMIND_RECALL_LIMIT`; other messages of their bursts come in addition). `mode` is hybrid, vector, lexical or
@@ -106,7 +111,10 @@ class Query:
         """
         unknown = options.keys() - RecallOptions.__annotations__.keys()
         if unknown:
-            raise TypeError(f"recall has no option {', '.join(map(repr, sorted(unknown)))}.")
+            name = min(unknown)
+            near = nearest_name(name, RecallOptions.__annotations__, SYNONYMS)
+            hint = f"Did you mean {near}?" if near else f"It has {', '.join(RecallOptions.__annotations__)}."
+            raise TypeError(f"recall has no option {name!r}. {hint}")
         asked: RecallOptions = {**_DEFAULTS, **(defaults or {})}
         asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]
         cleaned = _text(text)

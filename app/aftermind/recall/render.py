@@ -172,8 +172,8 @@ def profile_line(name: str, profile: Profile) -> BlockLine:
     """One trait of a profile."""
     trait = profile.traits[name]
     value = trait.value if isinstance(trait.value, str) else _join(trait.value)
-    since = "" if trait.updated_at is None else f" (since {_day(trait.updated_at)})"
-    return BlockLine(section="profile", text=f"{_speakable(detect.label(name))}: {escaped(value)}{since}")
+    learned = "" if trait.updated_at is None else f" (as of {_day(trait.updated_at)})"
+    return BlockLine(section="profile", text=f"{_speakable(detect.label(name))}: {escaped(value)}{learned}")
 
 
 def _episode(episode: Episode, text: str, marks: str, *, is_whole: bool) -> BlockLine:

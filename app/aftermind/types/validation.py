@@ -80,7 +80,7 @@ def _items(given: object) -> Sequence[Any]:  # Any: checked one by one
         items = list(given)
         if items:
             return items
-        raise errors.InvalidMessage("messages", items, "there is nothing to remember.")
+        raise errors.InvalidMessage("messages", items, "there is no message in it.")
     why = f"messages are a text, a message or several of them, not {type(given).__name__}."
     raise errors.InvalidMessage("messages", given, why)
 

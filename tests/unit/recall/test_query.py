@@ -45,6 +45,15 @@ def test_what_cannot_be_asked_is_refused_by_name(field: str, given: dict[str, An
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [("as_of", "Did you mean known_at"), ("limits", "Did you mean limit"), ("colour", "It has token_budget, mode, ")],
+)
+def test_an_unknown_option_is_refused_with_the_one_that_was_meant(given: str, hint: str) -> None:
+    with pytest.raises(TypeError, match=f"recall has no option '{given}'. {hint}"):
+        Query.checked("What theme?", SCOPE, **{given: 1})  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("text", [None, 7, b"bytes", "x" * 1_048_577])
 def test_a_question_is_text_of_bounded_length(text: Any) -> None:
     with pytest.raises(errors.InvalidQuery):
