@@ -11,6 +11,7 @@ from playwright.async_api import Browser, Page
 
 from aftermind import Message
 from tests.browser.conftest import Deployment
+from tests.support.servers import psql_async
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
@@ -26,6 +27,21 @@ SAID = (
     ("Big news: I moved to Oslo last week.", "Congratulations! How is the new place?"),
 )
 DAYS_AGO = (310, 190, 45)
+# Samples of the last hour, so that the charts have lines: a load that rises and falls, and a failure now and then.
+HISTORY = """
+    INSERT INTO aftermind.metric_history (seconds, at, series)
+    SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object(
+        'aftermind_runnable_jobs{kind="store"}', round(6 + 5 * sin(minute / 9.0)),
+        'aftermind_runnable_jobs{kind="extract"}', round(14 + 9 * sin(minute / 7.0)),
+        'aftermind_jobs_total{kind="store",outcome="done"}', round(900 + 300 * sin(minute / 9.0)),
+        'aftermind_jobs_total{kind="extract",outcome="done"}', round(420 + 150 * sin(minute / 7.0)),
+        'aftermind_failures_total{kind="extract",reason="rate_limited"}', greatest(0, minute % 17 - 14),
+        'aftermind_recall_seconds_bucket{served_by="replica",le="0.0025"}', 200 + minute % 5 * 20,
+        'aftermind_recall_seconds_bucket{served_by="replica",le="0.005"}', 700 + minute % 7 * 12,
+        'aftermind_recall_seconds_bucket{served_by="replica",le="0.01"}', 992,
+        'aftermind_recall_seconds_bucket{served_by="replica",le="+Inf"}', 1000)
+    FROM generate_series(1, 60) AS minute ON CONFLICT DO NOTHING
+"""
 DRAWN = {
     SAID[0][0]: [("lives_in", "Bergen", "single"), ("has_job", "marine biologist", "single")],
     SAID[1][0]: [("allergic_to", "peanuts", "multi")],
@@ -85,6 +101,7 @@ async def lived(deployment: Deployment) -> None:
         turn = [Message.user(said, occurred_at=at), Message.assistant(answer, occurred_at=at)]
         await memory.remember(turn, user_id="alice", session_id=session)
         await _until(deployment, "alice", facts=sum(len(DRAWN[text]) for text, _ in SAID[: place + 1]))
+    await psql_async(deployment.database.url, HISTORY)
     await memory.remember("I live in Lima.", user_id="dora", session_id="s1", namespace="acme")
     await memory.blocks.set("human", "Alice, marine biologist.", description="Who the user is.", user_id="alice")
     script.faults = {"refusal": 1.0}

@@ -58,7 +58,8 @@ def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[Ti
         )
     ]
     for each in attempts:
-        said = " ".join(part for part in (f"by {each.worker}", each.model, each.error) if part)
+        model = None if each.model and each.model in (each.error or "") else each.model  # an error begins with it
+        said = ", ".join(part for part in (f"by {each.worker}", model, each.error) if part)
         steps.append(
             TimelineStep(
                 name=f"{job.kind} attempt {each.number}",
