@@ -72,7 +72,7 @@ class Report:
         facts = ", ".join(f"{name} {value}" for name, value in {**surroundings(), **self.facts}.items())
         table = Table(title=self.title, caption=facts, title_justify="left", caption_justify="left")
         for name, justify in (("figure", "left"), ("value", "right"), ("target", "right"), ("", "left")):
-            table.add_column(name, justify="right" if justify == "right" else "left")
+            table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
         for figure in self.figures:
             mark = {None: "", True: "ok", False: "missed"}[figure.holds]
             table.add_row(figure.name, _shown(figure.value), figure.target, f"{mark} {figure.note}".strip())
