@@ -84,4 +84,5 @@ class DocumentsContract:
         assert merged.traits["tone"].evidence == (evidence,)
         assert merged.version == 2
         assert await rig.do(lambda tx: rig.store.profile(tx, ALICE)) == merged
+        assert (await rig.merge(diet=None)).traits == {"tone": merged.traits["tone"]}
         assert await rig.do(lambda tx: rig.store.profile(tx, BOB)) is None

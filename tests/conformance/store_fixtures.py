@@ -81,7 +81,7 @@ class Rig:
         block = Block(scope=owner, name="human", content=content, version=0, updated_at=NOW)
         return await self.do(lambda tx: self.store.put_block(tx, block, expected_version=expected))
 
-    async def merge(self, **traits: Trait) -> Profile:
+    async def merge(self, **traits: Trait | None) -> Profile:
         """Merge traits into alice's profile."""
         return await self.do(lambda tx: self.store.merge_profile(tx, ALICE, traits, at=NOW))
 

@@ -100,10 +100,14 @@ async def test_a_corrected_fact_has_its_new_object_in_one_step(memory: Memory, u
     since = datetime(2025, 3, 1, tzinfo=UTC)
     fact = await memory.facts.add("user", "lives_in", "Oslo", user_id=user, valid_from=since)
 
-    assert await memory.facts.correct(fact, "Bergen", user_id=user)
+    corrected = await memory.facts.correct(fact, "Bergen", user_id=user)
 
     (found,) = await memory.facts.query(user_id=user)
     assert (found.object, found.valid_from) == ("Bergen", since)
+    assert corrected == found
+    why = await memory.facts.why(found, user_id=user)
+    assert why is not None
+    assert [each.id for each in why.replaced] == [fact.id]
     old = next(each for each in await memory.facts.history(user_id=user) if each.id == fact.id)
     assert old.superseded_at is not None
     assert not await memory.facts.correct(fact, "Narvik", user_id=user), "it is superseded"

@@ -99,7 +99,7 @@ async def _foreign_ids(world: World, call: Call) -> object:
     memory, fact = world.memory, call.pick(world.facts, call.other)
     assert await memory.facts.why(str(fact), **call.who) is None
     assert await memory.facts.retract(str(fact), **call.who) is False
-    assert await memory.facts.correct(str(fact), "mine?", **call.who) is False
+    assert await memory.facts.correct(str(fact), "mine?", **call.who) is None
     forgot = await memory.forget(**call.who, ids=[str(call.pick(world.episodes, call.other))])
     assert not sum(forgot.rows.values())
     receipts = world.receipts[call.other]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from aftermind import errors
@@ -13,6 +13,7 @@ from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.procedures import PROCEDURE, with_feedback
+from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores import apply_changes, feedback
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
@@ -28,11 +29,12 @@ EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The sources of a fact: its episodes and its extractor (`user`: stated by a call)."""
+    """The sources of a fact: its episodes, its extractor (`user`: stated by a call), and the facts that it replaced."""
 
     fact: Fact
     episodes: tuple[Episode, ...]
     extractor: str
+    replaced: tuple[Fact, ...] = ()
 
 
 class Facts:
@@ -153,7 +155,72 @@ class Facts:
             cardinality=cardinality,
             sources=sources,
         )
-        changes, claim = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, stated))
+        return await self._parts.effects.commit(owner, lambda tx: self._state(tx, owner, stated))
+
+    async def retract(
+        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> bool:
+        """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
+        superseded.
+
+        The profile loses what it has of the fact. To state that a fact has ended instead, add it again with `valid_to`.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        fact_id = _id(fact)
+        return await self._parts.effects.commit(owner, lambda tx: self._retract(tx, owner, fact_id)) is not None
+
+    async def correct(
+        self, fact: Fact | FactId | str, object: str, *, user_id: str | None = None, namespace: str | None = None
+    ) -> Fact | None:
+        """Replace the object of a fact in one transaction, as if the old one had never been true; the new fact.
+
+        Both stay in the history. The profile has the new object, too; summaries quote messages and stay as they are.
+        None if the fact is already superseded; nothing is changed then.
+        """
+        owner, fact_id, object = (
+            self._parts.scope(namespace=namespace, user_id=user_id),
+            _id(fact),
+            _text("object", object),
+        )
+        return await self._parts.effects.commit(owner, lambda tx: self._correct(tx, owner, fact_id, object))
+
+    async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> Fact | None:
+        retracted = await self._retract(tx, owner, fact_id, instead=object)
+        if retracted is None:
+            return None
+        found, at = retracted
+        stated = Assertion(
+            subject=found.subject,
+            predicate=found.predicate,
+            object=object,
+            said_at=at + timedelta(microseconds=1),  # after the retraction, whose time both rows have
+            valid_from=found.valid_from,
+            valid_to=found.valid_to,
+        )
+        return await self._state(tx, owner, stated, at=at)
+
+    async def _retract(
+        self, tx: Transaction, owner: Scope, fact_id: FactId, *, instead: str | None = None
+    ) -> tuple[Fact, datetime] | None:
+        """The fact that was retracted, from the profile as well, and when; None if it is not believed."""
+        store = self._parts.store
+        await store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
+        await store.hold_beliefs(tx, owner)
+        found = await store.fact(tx, owner, fact_id)
+        if found is None or found.superseded_at is not None:
+            return None
+        at = await store.now(tx)
+        changes, _ = await self._believe(tx, owner, _retraction(found), at=at)
+        if fact_id not in changes.superseded:
+            return None
+        profile = await store.profile(tx, owner)
+        if profile is not None and (traits := amended_traits(profile, found, instead)):
+            await store.merge_profile(tx, owner, traits, at=at)
+        return found, at
+
+    async def _state(self, tx: Transaction, owner: Scope, stated: Assertion, *, at: datetime | None = None) -> Fact:
+        """The fact that the assertion makes or strengthens."""
+        changes, claim = await self._believe(tx, owner, stated, at=at)
         name = predicates.canonical(claim.predicate)
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
@@ -163,60 +230,10 @@ class Facts:
             raise errors.Bug("a stated fact was not stored.")
         if told in changes.added:
             return told
-        found = await self._one(owner, told.id)
+        found = await self._parts.store.fact(tx, owner, told.id)
         if found is None:
             raise errors.Bug("a fact that was strengthened is not there.")
         return found
-
-    async def retract(
-        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
-    ) -> bool:
-        """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
-        superseded.
-
-        To state that a fact has ended instead, add it again with `valid_to`.
-        """
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        fact_id = _id(fact)
-        found = await self._one(owner, fact_id)
-        if found is None or found.superseded_at is not None:
-            return False
-
-        changes, _ = await self._parts.effects.commit(owner, lambda tx: self._believe(tx, owner, _retraction(found)))
-        return fact_id in changes.superseded
-
-    async def correct(
-        self, fact: Fact | FactId | str, object: str, *, user_id: str | None = None, namespace: str | None = None
-    ) -> bool:
-        """Replace the object of a fact in one transaction, as if the old one had never been true.
-
-        Both stay in the history. False if the fact is already superseded; nothing is changed then.
-        """
-        owner, fact_id, object = (
-            self._parts.scope(namespace=namespace, user_id=user_id),
-            _id(fact),
-            _text("object", object),
-        )
-        return await self._parts.effects.commit(owner, lambda tx: self._correct(tx, owner, fact_id, object))
-
-    async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> bool:
-        store = self._parts.store
-        await store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
-        await store.hold_beliefs(tx, owner)
-        found = await store.fact(tx, owner, fact_id)
-        if found is None or found.superseded_at is not None:
-            return False
-        await self._believe(tx, owner, _retraction(found))
-        stated = Assertion(
-            subject=found.subject,
-            predicate=found.predicate,
-            object=object,
-            said_at=UNDATED,
-            valid_from=found.valid_from,
-            valid_to=found.valid_to,
-        )
-        await self._believe(tx, owner, stated)
-        return True
 
     async def merge_entities(
         self, entity: str, *aliases: str, user_id: str | None = None, namespace: str | None = None
@@ -266,14 +283,20 @@ class Facts:
     async def why(
         self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
     ) -> Provenance | None:
-        """Where a fact came from, superseded or not; None where the user has no such fact."""
+        """Where a fact came from, superseded or not, and what it replaced; None where the user has no such fact."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.fact(tx, owner, _id(fact))
             if found is None:
                 return None
             episodes = await self._parts.store.episodes(tx, owner, found.sources)
-        return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor)
+            rows = await self._parts.store.facts(tx, owner, predicate=found.predicate, history=True, limit=EVERY_FACT)
+        replaced = [
+            row
+            for row in rows
+            if row.superseded_at == found.recorded_at and predicates.same_text(row.subject, found.subject)
+        ]
+        return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor, replaced=tuple(replaced))
 
     async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:
         """The cardinalities that the namespace has set for predicates; models and rules decide about others."""
@@ -297,17 +320,15 @@ class Facts:
             owner, lambda tx: self._parts.store.set_cardinality(tx, owner.namespace, name, said)
         )
 
-    async def _one(self, owner: Scope, fact_id: FactId) -> Fact | None:
-        async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
-            return await self._parts.store.fact(tx, owner, fact_id)
-
-    async def _believe(self, tx: Transaction, owner: Scope, claim: Assertion) -> tuple[Changes, Assertion]:
-        """Date an assertion by the clock of the store, whatever the clock of this host, and resolve it."""
+    async def _believe(
+        self, tx: Transaction, owner: Scope, claim: Assertion, *, at: datetime | None = None
+    ) -> tuple[Changes, Assertion]:
+        """Date an assertion by the clock of the store (`at`), whatever the clock of this host, and resolve it."""
         store = self._parts.store
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
-        now = await store.now(tx)
-        claim = replace(claim, said_at=now)
+        now = at or await store.now(tx)
+        claim = replace(claim, said_at=max(claim.said_at, now))
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
         claim = entities.rename(claim, entities.aliases_of(believed))

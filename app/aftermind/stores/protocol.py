@@ -473,9 +473,11 @@ class Store(Protocol):
         """The owner's profile, or None."""
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait | None], *, at: datetime, replace: bool = False
     ) -> Profile:
-        """Set the named traits and leave every other as it is, or with `replace` delete it; the whole profile."""
+        """Set the named traits, or delete those that are None, and leave every other as it is, or with `replace` delete
+        it; the whole profile.
+        """
 
     # forgetting, exporting, counting
 

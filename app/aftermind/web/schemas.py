@@ -411,6 +411,7 @@ class ProvenanceOut(Shape):
     fact: FactOut
     episodes: list[EpisodeOut]
     extractor: str
+    replaced: list[FactOut]
 
 
 class ForgetOut(Shape):

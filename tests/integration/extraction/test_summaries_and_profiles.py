@@ -223,3 +223,23 @@ async def test_a_summary_on_its_way_for_something_forgotten_writes_nothing(
 async def _trait(learnt: Learning, user: str, name: str, value: str) -> None:
     async with learnt.database.transaction(namespace="default") as tx:
         await learnt.store.merge_profile(tx, Scope(user_id=user), {name: Trait(value=value)}, at=datetime.now(UTC))
+
+
+async def test_a_fact_that_is_corrected_or_retracted_is_so_in_the_profile_too(opened: Opened, user: str) -> None:
+    async with opened(**AT_ONCE, extractor="rules") as learnt:
+        facts = learnt.memory.facts
+
+        async def traits() -> dict[str, object]:
+            found = await learnt.memory.profile(user_id=user)
+            return {} if found is None else {name: trait.value for name, trait in found.traits.items()}
+
+        await learnt.learn(user, ["I live in Oslo. I like tea and jazz. I work at Acme."])
+        assert await traits() == {"likes": ["tea", "jazz"], "lives_in": "Oslo", "works_at": "Acme"}
+        known = {fact.object: fact for fact in await facts.query(user_id=user)}
+
+        await facts.correct(known["Oslo"], "Bergen", user_id=user)
+        await facts.correct(known["tea"], "coffee", user_id=user)
+        await facts.retract(known["Acme"], user_id=user)
+
+        assert await traits() == {"likes": ["coffee", "jazz"], "lives_in": "Bergen"}
+        assert "Acme" not in (await learnt.memory.recall("Where do I work?", user_id=user, load=["profile"])).text

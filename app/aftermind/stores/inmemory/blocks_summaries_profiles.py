@@ -57,11 +57,12 @@ class InMemoryDocuments:
         return found
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait | None], *, at: datetime, replace: bool = False
     ) -> Profile:
         before = await self.profile(tx, owner) or Profile(scope=owner.owner)
-        timed = {name: dataclasses.replace(trait, updated_at=at) for name, trait in traits.items()}
-        merged = dict(sorted({**({} if replace else before.traits), **timed}.items()))
+        kept = {} if replace else {name: each for name, each in before.traits.items() if name not in traits}
+        timed = {name: dataclasses.replace(trait, updated_at=at) for name, trait in traits.items() if trait is not None}
+        merged = dict(sorted({**kept, **timed}.items()))
         after = Profile(scope=owner.owner, traits=merged, version=before.version + 1, updated_at=at)
         mem(tx).put(await mem(tx).owned("profiles", owner), PROFILE, after)
         return after

@@ -50,7 +50,8 @@ _PUT_SUMMARY = text(
 _DROP_TRAITS = text(
     """
     DELETE FROM aftermind.profile_traits
-    WHERE namespace = :namespace AND user_id = :user AND name <> ALL(CAST(:names AS text[]))
+    WHERE namespace = :namespace AND user_id = :user AND name <> ALL(CAST(:kept AS text[]))
+      AND (CAST(:names AS text[]) IS NULL OR name = ANY(CAST(:names AS text[])))
     """
 )
 _TOUCH_PROFILE = text(
@@ -158,17 +159,19 @@ async def profile(tx: Transaction, owner: Scope) -> Profile | None:
 
 
 async def merge_profile(
-    tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
+    tx: Transaction, owner: Scope, traits: Mapping[str, Trait | None], *, at: datetime, replace: bool = False
 ) -> Profile:
     """See `Store.merge_profile`. The profile's row is locked first, so that two merges follow each other."""
     given = {"namespace": owner.namespace, "user": owner.user_column, "at": at}
     await pg(tx).execute(_TOUCH_PROFILE, given)
-    if replace:
-        await pg(tx).execute(_DROP_TRAITS, {**given, "names": sorted(traits)})
     rows = [
         {**given, "name": name, "value": orjson.dumps(trait.value).decode(), "evidence": list(trait.evidence)}
         for name, trait in sorted(traits.items())
+        if trait is not None
     ]
+    if replace or len(rows) < len(traits):
+        names, kept = sorted(traits), [row["name"] for row in rows]
+        await pg(tx).execute(_DROP_TRAITS, {**given, "names": None if replace else names, "kept": kept})
     if rows:
         await pg(tx).execute(_SET_TRAIT, rows)
     merged = await profile(tx, owner)

@@ -9,7 +9,7 @@ last write, so that an older text of the same row does not decrypt. Once the enc
 plain text is refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -167,17 +167,12 @@ async def open_profile(vault: Vault, tx: Transaction, owner: Scope, found: Profi
         )
 
 
-def sealed_traits(ring: Ring, owner: Scope, traits: Mapping[str, Trait], *, at: datetime) -> Mapping[str, Trait]:
-    """Traits as they are to be stored at a time: any JSON value becomes one sealed text."""
-    if ring.current is None:
-        return {
-            name: replace(trait, value=cipher.plain(trait.value)) if isinstance(trait.value, str) else trait
-            for name, trait in traits.items()
-        }
-    return {
-        name: replace(trait, value=sealed(ring, orjson.dumps(trait.value).decode(), TRAIT_VALUE.place(owner, name, at)))
-        for name, trait in traits.items()
-    }
+def sealed_trait(ring: Ring, owner: Scope, name: str, trait: Trait, *, at: datetime) -> Trait:
+    """A trait as it is to be stored at a time: any JSON value becomes one sealed text."""
+    if ring.current is not None:
+        text = orjson.dumps(trait.value).decode()
+        return replace(trait, value=sealed(ring, text, TRAIT_VALUE.place(owner, name, at)))
+    return replace(trait, value=cipher.plain(trait.value)) if isinstance(trait.value, str) else trait
 
 
 async def _open(

@@ -232,7 +232,7 @@ async def _document_rows(
     summaries: Sequence[Summary] = list(given.get("summaries", {}).values())
     profiles: Sequence[Profile] = list(given.get("profiles", {}).values())
     traits = {
-        name: column.sealed_traits(ring, owner, {name: trait}, at=trait.updated_at or began)[name]
+        name: column.sealed_trait(ring, owner, name, trait, at=trait.updated_at or began)
         for profile in profiles
         for name, trait in profile.traits.items()
     }

@@ -239,12 +239,14 @@ class PostgresStore(PostgresLearning):
         )
 
     async def merge_profile(
-        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait], *, at: datetime, replace: bool = False
+        self, tx: Transaction, owner: Scope, traits: Mapping[str, Trait | None], *, at: datetime, replace: bool = False
     ) -> Profile:
         ring = await self._vault.ring(tx, owner.namespace)
-        merged = await blocks_summaries_profiles.merge_profile(
-            tx, owner, encrypted_columns.sealed_traits(ring, owner, traits, at=at), at=at, replace=replace
-        )
+        sealed = {
+            name: trait and encrypted_columns.sealed_trait(ring, owner, name, trait, at=at)
+            for name, trait in traits.items()
+        }
+        merged = await blocks_summaries_profiles.merge_profile(tx, owner, sealed, at=at, replace=replace)
         found = await encrypted_columns.open_profile(self._vault, tx, owner, merged)
         return merged if found is None else found
 

@@ -104,7 +104,7 @@ async def retract(user_id: User, fact_id: UUID, memory: Remembering, who: Writer
 
 @router.get("/users/{user_id:id}/facts/{fact_id}/why", summary="Sources of a fact")
 async def why(user_id: User, fact_id: UUID, memory: Remembering, who: Reader) -> schemas.ProvenanceOut:
-    """The episodes that it was drawn from, and what drew it."""
+    """The episodes that it was drawn from, what drew it, and the facts that it replaced."""
     found = await memory.facts.why(str(fact_id), user_id=user_id, namespace=who.namespace)
     if found is None:
         raise errors.NotThere("fact", str(fact_id))
@@ -112,4 +112,5 @@ async def why(user_id: User, fact_id: UUID, memory: Remembering, who: Reader) ->
         fact=schemas.FactOut.model_validate(found.fact),
         episodes=[schemas.episode(each) for each in found.episodes],
         extractor=found.extractor,
+        replaced=[schemas.FactOut.model_validate(each) for each in found.replaced],
     )
