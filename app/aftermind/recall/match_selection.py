@@ -57,10 +57,15 @@ class CandidateRank:
 
 
 def places(
-    ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float, most: int
+    ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float | None, most: int
 ) -> tuple[list[CandidateRank], int]:
-    """The best candidates, of equals the newest, and how many score at all and not below `min_score`."""
-    enough = frame.candidate & (scores.total > 0) & (scores.total >= min_score)
+    """The best candidates, of equals the newest, and how many score at all and not below `min_score`.
+
+    With None also those that score nothing.
+    """
+    enough = (
+        frame.candidate if min_score is None else frame.candidate & (scores.total > 0) & (scores.total >= min_score)
+    )
     order = np.lexsort((-frame.position, -scores.total))
     order = order[enough[order]]
     best = order[:most]

@@ -547,7 +547,8 @@ class Recall:
         least = run.time.threshold(run.min_score)
         for rank, place in enumerate(excluded.near, start=len(run.matches) + 1):
             if place.id in texts:
-                reason = ExclusionReason.MIN_SCORE if place.score < least else ExclusionReason.LIMIT
+                is_likely = 0 < place.score >= least
+                reason = ExclusionReason.LIMIT if is_likely else ExclusionReason.MIN_SCORE
                 match = match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
                 excluded.matches.append((match, reason))
 
@@ -655,7 +656,7 @@ class Recall:
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
         if run.excluded is not None:
             run.excluded.matches.clear()  # of another node, which failed
-            every, _ = match_selection.places(ids, frame, scores, min_score=0.0, most=len(places) + NEAR_MISSES)
+            every, _ = match_selection.places(ids, frame, scores, min_score=None, most=len(places) + NEAR_MISSES)
             run.excluded.near = every[len(places) :]
         return places
 

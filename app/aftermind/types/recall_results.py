@@ -162,17 +162,22 @@ class RecallExplanation:
         return f"<RecallExplanation {self.block!r}, {len(self.excluded)} excluded>"
 
     def _repr_html_(self) -> str:
-        return self.block._repr_html_() + _table([each.match for each in self.excluded])
+        return self.block._repr_html_() + _table(
+            [each.match for each in self.excluded], [each.reason for each in self.excluded]
+        )
 
 
-def _table(matches: Sequence[Match]) -> str:
-    """Matches for a notebook. Every text is escaped: it is content of users."""
-    rows = "".join(
-        f"<tr><td>{each.rank}</td><td>{each.score:.2f}</td><td>{type(each.item).__name__}</td>"
-        f'<td style="text-align:left">{escape(_text(each.item))}</td></tr>'
-        for each in matches
+def _table(matches: Sequence[Match], reasons: Sequence[ExclusionReason] = ()) -> str:
+    """Matches for a notebook, with the reasons of excluded ones. Every text is escaped: it is content of users."""
+    heads = ["Rank", "Score", "Kind", *(["Not in the block because"] if reasons else []), "Text"]
+    rows = [
+        [str(each.rank), f"{each.score:.2f}", type(each.item).__name__, *reason, escape(_text(each.item))]
+        for each, *reason in zip(matches, *([reasons] if reasons else []), strict=True)
+    ]
+    cells = "".join(
+        f'<tr><td>{"</td><td>".join(row[:-1])}</td><td style="text-align:left">{row[-1]}</td></tr>' for row in rows
     )
-    return f"<table><tr><th>Rank</th><th>Score</th><th>Kind</th><th>Text</th></tr>{rows}</table>"
+    return f"<table><tr><th>{'</th><th>'.join(heads)}</th></tr>{cells}</table>"
 
 
 def _text(item: Episode | Fact | Summary | Block) -> str:

@@ -111,15 +111,30 @@ async def test_a_candidate_is_left_out_for_the_reason_given(database: Database, 
     excluded = {_text(each.match.item): each for each in found.excluded}
     assert excluded[case.left_out].reason is case.reason
     assert excluded[case.left_out].tokens > 0
+    assert f"<td>{case.reason}</td>" in found._repr_html_()
     assert len(excluded) == len(found.excluded)
     assert excluded.keys().isdisjoint(_text(match.item) for match in found.block.matches)
 
 
-async def test_every_turn_of_a_small_user_is_in_the_block_or_left_out(database: Database) -> None:
-    found = await explained(database, CASES["no space"])
+UNLIKE = Case(
+    texts=(
+        ("Pottery and clay are what I like", "a"),
+        *((f"The bus number {number} was late", f"s{number}") for number in range(19)),
+    ),
+    options={"limit": 5},
+    facts=(("pottery and clay", 0, None),),
+    left_out="The bus number 1 was late",
+    reason=ExclusionReason.MIN_SCORE,
+)
 
-    texts = {_text(match.item) for match in (*found.block.matches, *(each.match for each in found.excluded))}
-    assert texts == {text for text, _ in CASES["no space"].texts}
+
+@pytest.mark.parametrize("case", [CASES["no space"], UNLIKE], ids=["no space", "nothing in common"])
+async def test_every_turn_of_a_small_user_is_in_the_block_or_left_out(database: Database, case: Case) -> None:
+    found = await explained(database, case)
+
+    items = [match.item for match in (*found.block.matches, *(each.match for each in found.excluded))]
+    turns = [item.content for item in items if isinstance(item, Episode)]
+    assert sorted(turns) == sorted(text for text, _ in case.texts)
     scores = [each.match.score for each in found.excluded]
     assert scores == sorted(scores, reverse=True)
 
