@@ -11,13 +11,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from aftermind.errors import StackError
 from aftermind.stack import binaries, run_as
-from aftermind.stack.models import Endpoints
+from aftermind.stack.component_types import Endpoints
 from aftermind.stack.ports import choose
 from aftermind.stack.postgres import Cluster, Primary
-from aftermind.stack.program import Launch
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
+from aftermind.stack.supervised_program import Launch
 from tests.support import faults
 from tests.support.servers import FAST, migrate, psql_async
 from tests.support.waiting import wait_until

@@ -13,11 +13,11 @@ from celery import Celery, Task
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
-from aftermind_workers import eager_strategy, lifecycle, metrics
+from aftermind_workers import early_doorbell_strategy, lifecycle, metrics
 
 log = get_logger(__name__)
 
-EARLY = "aftermind_workers.eager_strategy:strategy"  # by name: a function would become a method of the task
+EARLY = "aftermind_workers.early_doorbell_strategy:strategy"  # by name: a function would become a method of the task
 
 
 def add_task(app: Celery, settings: Settings) -> None:
@@ -38,7 +38,7 @@ def answer(settings: Settings, queue: str, bell: str | None) -> None:
     """Wait for the queue's work on this process's loop, which may have begun as the bell came."""
     worker = lifecycle.current(settings)
     try:
-        done = worker.loop.wait(eager_strategy.begun(worker, queue, bell))
+        done = worker.loop.wait(early_doorbell_strategy.begun(worker, queue, bell))
     except asyncio.CancelledError:  # the grace time of a shutdown is over; leases were handed back
         log.info("doorbell ended early", extra={"queue": queue})
         return

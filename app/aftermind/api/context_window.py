@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from aftermind import errors
 from aftermind.api import conversation_history
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm import token_count
 from aftermind.llm.injection import screening

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from aftermind import errors
-from aftermind.api.record_tables import make_codec
+from aftermind.api.journalled_tables import make_codec
 from aftermind.db import migrate
-from aftermind.db import second_vector_column as db_reembed
+from aftermind.db import reembedding_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase

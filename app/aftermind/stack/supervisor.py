@@ -19,15 +19,15 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import binaries, desired_state, orphans, run_as, saved_settings
 from aftermind.stack.command_program import CommandProgram
+from aftermind.stack.component_types import ComponentState
 from aftermind.stack.desired_state import Report
 from aftermind.stack.managed_process import Supervised
-from aftermind.stack.models import ComponentState
 from aftermind.stack.postgres import Primary
-from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
+from aftermind.stack.supervised_program import Program
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 

@@ -18,7 +18,7 @@ from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease,
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
 from aftermind.types.job_admin import JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.turn_encoding import decode_turn
 
 # kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
 MAX_FINISHED_JOBS = 10_000

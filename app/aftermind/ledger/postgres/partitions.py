@@ -18,7 +18,7 @@ from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken
 from aftermind.types.replay import PlanState
 from aftermind.types.session_order import counted
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.turn_encoding import decode_turn
 
 Rows = dict[str, dict[Any, Any]]  # Any: each table has keys and rows of another type
 

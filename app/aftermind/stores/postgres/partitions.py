@@ -35,7 +35,7 @@ from aftermind.db.tables import (
     USERS,
 )
 from aftermind.ranking.tokenizer import LanguageFor
-from aftermind.stores.postgres import encrypted_columns, extraction
+from aftermind.stores.postgres import encrypted_columns, extraction_outcomes
 from aftermind.stores.postgres.episodes import now, to_tombstone
 from aftermind.stores.postgres.items import to_item
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
@@ -110,7 +110,7 @@ async def write(tx: Transaction, owner: Scope, rows: Rows, *, vault: Vault, lang
     for first in range(0, len(facts), PAGE_ROWS):
         await store.add_facts(tx, facts[first : first + PAGE_ROWS])
     await store.put_assertions(tx, owner, list(given.get("assertions", {}).values()), unsaid=())
-    await extraction.note(tx, owner, list(given.get("extractions", {}).values()))
+    await extraction_outcomes.note(tx, owner, list(given.get("extractions", {}).values()))
     began = await now(tx)
     for table, values in (
         (MODEL_BATCHES, _batch_rows(given, began)),
@@ -192,7 +192,7 @@ async def _read_episodes(tx: Transaction, owner: Scope, vault: Vault) -> Rows:
     stored = [to_episode(owner, row) for row in rows]
     episodes = {each.id: each for each in await encrypted_columns.open_episodes(vault, tx, owner, stored)}
     vectors = await pg(tx).rows(_VECTORS, namespace=owner.namespace, user=owner.user_column)
-    outcomes = await extraction.outcomes(tx, owner, list(episodes))
+    outcomes = await extraction_outcomes.outcomes(tx, owner, list(episodes))
     return {
         "episodes": episodes,
         "counted": {EpisodeId(row.id): (row.counted_from, row.shift or 0) for row in rows},

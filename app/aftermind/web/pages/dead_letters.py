@@ -13,7 +13,7 @@ from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import JobFilter
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import OPERATES, Seen
+from aftermind.web.pages.page_permissions import OPERATES, Seen
 
 LISTED = 100
 AGES = (("", "any time"), ("1", "last hour"), ("24", "last day"), ("168", "last week"))

@@ -17,7 +17,7 @@ from aftermind.types.job_admin import JobAction, JobCount, PendingTurn, Timeline
 from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import AGES, Asked
-from aftermind.web.pages.dependencies import OPERATES, OwnerView, Seen, Viewer, record
+from aftermind.web.pages.page_permissions import OPERATES, OwnerView, Seen, Viewer, record
 from aftermind.wire import queues
 
 LISTED = 100

@@ -21,7 +21,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types.api_key import Right
 from aftermind.types.timestamps import why_unusable
 from aftermind.web import problems
-from aftermind.web.pages.dependencies import Viewer
+from aftermind.web.pages.page_permissions import Viewer
 
 log = get_logger(__name__)
 

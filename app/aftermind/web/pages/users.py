@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Seen
+from aftermind.web.pages.page_permissions import Seen
 
 PAGE_USERS = 50
 

@@ -1,4 +1,4 @@
-"""One probe of a Postgres node: its role, its position, and whether its clock agrees with this host's."""
+"""Probes of a Postgres node: its role, its position, and whether its clock agrees with this host's."""
 
 import time
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The tables of stores on one engine: what their journals write, and a copy reads."""
+"""The tables of a store of one process that its journal writes and a copy reads, of every part of the library."""
 
 from aftermind.db import api_keys, webhook_deliveries_inmemory
 from aftermind.db.record_store_journals.row_codec import RowCodec

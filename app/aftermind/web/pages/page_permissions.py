@@ -1,4 +1,4 @@
-"""The viewer of a page, the memories that the viewer may see, and the permitted actions."""
+"""Permissions of a page: its viewer, the memories that the viewer may see, and the permitted actions."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Statements over what was mined: which episodes wait for it, and what came of the others."""
+"""Statements over outcomes of extraction: which episodes wait for it, and the results of the others."""
 
 from collections.abc import Sequence
 

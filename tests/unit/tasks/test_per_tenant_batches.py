@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from aftermind.ledger.inmemory.records import make_job
 from aftermind.types import JobKind, JobState, Lease, LeaseToken, Scope
-from aftermind_tasks.tenant_groups import Turns
+from aftermind_tasks.per_tenant_batches import Turns
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Published events: marked in their rows, so that the relay skips them."""
+"""Marks published events in their rows, so that the relay skips them."""
 
 import asyncio
 from collections.abc import Sequence

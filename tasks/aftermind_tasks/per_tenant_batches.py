@@ -1,4 +1,4 @@
-"""Work of several tenants in one batch: each tenant's fails alone, and a slow one delays few others."""
+"""Batches divided by tenant: the work of each tenant fails alone, and a slow tenant delays few others."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What is learned beyond facts, of one process."""
+"""The backlog of summaries and profiles, and the extraction result of each episode, of one process."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""One health check shared by all requests within a second: it costs 40 ms, and probes need no key."""
+"""A health check whose result all requests within a second share: it costs 40 ms, and probes need no key."""
 
 import asyncio
 import time

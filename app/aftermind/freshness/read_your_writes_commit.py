@@ -1,4 +1,4 @@
-"""Commit an effect of an API call, so that every later recall sees it."""
+"""Commit an effect of an API call, so that every later recall reads it: read your writes."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

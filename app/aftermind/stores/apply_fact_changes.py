@@ -1,4 +1,4 @@
-"""Writes resolved changes of facts as rows, for extractions, API calls and undo alike."""
+"""Applies resolved changes of facts: writes them as rows, for extractions, API calls and undo alike."""
 
 from datetime import datetime
 

@@ -10,7 +10,7 @@ import pytest
 from aftermind import errors
 from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
 from aftermind.types.feedback import Feedback
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 # Never edit: these bytes lie in somebody's Redis.
 GOLDEN = (

@@ -1,4 +1,4 @@
-"""Statements over what is learned beyond facts: what came of each turn, what summaries and profiles have not seen."""
+"""Statements over the backlog of summaries and profiles, and over the extraction result of each episode."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The database's side of a re-embedding: a second vector column, filled while the first serves, and their exchange.
+"""The second vector column of a re-embedding: filled while the first one serves, then exchanged with it.
 
 Everything here is run as the owner of the tables (`aftermind migrate`, `aftermind reembed`). No statement rewrites a
 table: columns are added, renamed and dropped in the catalogue alone, under a lock that is waited for little more than

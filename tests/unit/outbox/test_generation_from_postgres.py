@@ -5,7 +5,7 @@ import time
 import pytest
 
 from aftermind import errors
-from aftermind.outbox.generation_lookup import GenerationLookup
+from aftermind.outbox.generation_from_postgres import GenerationLookup
 
 
 class Primary:

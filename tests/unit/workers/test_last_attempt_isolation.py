@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aftermind_workers.last_chance_isolation import Solitude
+from aftermind_workers.last_attempt_isolation import Solitude
 from tests.support.waiting import wait_until
 
 

@@ -1,4 +1,4 @@
-"""`LeaseReturns`: leases that could not be handed back, because the server that keeps them did not answer.
+"""`LeaseReturns`: releases leases again that could not be released, because their server did not answer.
 
 A lease that runs out counts as lost, since its job may have ended its worker. After an outage that would be wrong: the
 worker lives. So it tries again until the server answers, and then takes the count back as well.

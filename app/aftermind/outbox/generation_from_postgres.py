@@ -1,4 +1,4 @@
-"""The generation of a turn that Redis did not take: asked of the primary, while Redis does not answer."""
+"""The erasure generation of a turn that Redis did not take, read from the primary while Redis does not answer."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from aftermind import errors
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.types.tombstone import Generation
 
 RETRY_SECONDS = 1.0  # between two attempts while the primary does not answer either

@@ -1,4 +1,4 @@
-"""Names of openings of a store: each names its process, so that others on the host see when it has ended."""
+"""Whether the process that opened a store still lives: each opening names its process, so that others see its end."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The desired state of the stack and its report: plain values, exchanged as JSON in the state folder."""
+"""Types of the components of a stack: commands, health checks, states and endpoints. Plain values, kept as JSON."""
 
 import re
 from collections.abc import Mapping

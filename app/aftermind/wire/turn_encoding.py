@@ -1,4 +1,4 @@
-"""Turns as bytes, as stored in Redis, in the spool and in dead letters. Versioned; old versions stay readable."""
+"""Encodes turns as bytes, for Redis, the spool and dead letters. Versioned; old versions stay readable."""
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress

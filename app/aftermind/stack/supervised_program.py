@@ -6,7 +6,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Protocol
 
-from aftermind.stack.models import Restart
+from aftermind.stack.component_types import Restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

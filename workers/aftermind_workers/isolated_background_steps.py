@@ -1,4 +1,4 @@
-"""One step of background work for several tenants or plans: what fails for one does not stop the others."""
+"""A step of background work for several tenants or plans, isolated: a failure for one does not stop the others."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
