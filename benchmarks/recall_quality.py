@@ -64,9 +64,9 @@ PARTS: Mapping[str, Mapping[str, object]] = {
     "messages as lines": {"aftermind.recall.render._is_plain": lambda *_: False},
     "names once in a row": {
         "aftermind.recall.render.continues": lambda *_: False,
-        "aftermind.recall.budget.continues": lambda *_: False,
+        "aftermind.recall.token_budget.continues": lambda *_: False,
     },
-    "value per token": {"aftermind.recall.budget.COST_POWER": 0.0},
+    "value per token": {"aftermind.recall.token_budget.COST_POWER": 0.0},
     "other messages of bursts": {"aftermind.recall.match_selection.OF_BURST": 0.0},
     "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
     "other sessions": {"aftermind.recall.pipeline.asks_about_all_sessions": lambda _: False},

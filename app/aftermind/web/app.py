@@ -18,7 +18,7 @@ from aftermind.api.health import Health
 from aftermind.api.process_registry import announce_keys
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.web import openapi_document, problems, routes
+from aftermind.web import openapi_document, problem_details, routes
 from aftermind.web.auth import Authenticator
 from aftermind.web.cached_health_check import SharedHealth
 from aftermind.web.caller_limits import CallerLimits
@@ -71,7 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     keys = Keys(settings.redis_prefix) if link is None else link.keys(settings.redis_prefix)
     shared = SharedRate(link, keys)
     app.state.memory, app.state.door = memory, Authenticator(memory, shared)
-    problems.install(app)
+    problem_details.install(app)
     max_bytes = 2 * max(settings.turn_max_bytes, STATE_BYTES) + BODY_FLOOR
     limits = CallerLimits(
         max_requests=settings.web_requests_per_key,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from aftermind.ledger.inmemory.records import make_job
+from aftermind.ledger.inmemory.job_records import make_job
 from aftermind.types import JobKind, JobState, Lease, LeaseToken, Scope
 from aftermind_tasks.per_tenant_batches import Turns
 

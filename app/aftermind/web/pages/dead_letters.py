@@ -96,7 +96,7 @@ async def letters(request: Request, viewer: Seen, filters: Asked) -> HTMLRespons
     everything = await dead.groups(JobFilter(namespace=viewer.namespace), limit=1_000)
     return rendering.page(
         request,
-        "dead.html",
+        "dead_letters.html",
         here="dead",
         filters=filters,
         groups=groups,

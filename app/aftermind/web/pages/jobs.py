@@ -82,7 +82,7 @@ async def job(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
     raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
     return rendering.page(
         request,
-        "letter.html",
+        "dead_letter.html",
         here="dead" if found.job.state is JobState.DEAD else "jobs",
         letter=found,
         job=found.job,

@@ -17,7 +17,7 @@ async def people(request: Request, viewer: Seen, q: str = "", after: str | None 
     found = await viewer.memory.users(namespace=viewer.namespace, prefix=q.strip(), after=after, limit=PAGE_USERS + 1)
     return rendering.page(
         request,
-        "people.html",
+        "users.html",
         here="memory",
         people=found[:PAGE_USERS],
         q=q.strip(),

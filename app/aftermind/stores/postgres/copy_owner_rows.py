@@ -1,4 +1,4 @@
-"""All rows of an owner, read and written as they are: for copies between stores.
+"""Copies between stores: all rows of an owner, read and written as they are.
 
 Rows are those of a store of one process (`stores.inmemory.tables`), by table and key. Texts are decrypted when they are
 read, and encrypted with the keys of the namespace when they are written.

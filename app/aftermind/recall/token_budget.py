@@ -1,4 +1,4 @@
-"""Which lines a block holds: the greatest expected value within a budget of tokens."""
+"""Selects the lines of a block: the greatest expected value within a token budget."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

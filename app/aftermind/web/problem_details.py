@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457), each with a remedy."""
+"""Errors as problem details (RFC 9457), each with a remedy."""
 
 import math
 import re

@@ -1,7 +1,7 @@
-"""All jobs of a database, read and written as they are: for copies between stores.
+"""Copies between stores: all jobs of a database, read and written as they are.
 
-Rows are those of a store of one process (`ledger.inmemory.records`), by table and key. Jobs of replay plans stay jobs;
-plans and their items are not copied. As the owner of the tables, because jobs are of all namespaces.
+Rows are those of a store of one process (`ledger.inmemory.job_records`), by table and key. Jobs of replay plans stay
+jobs; plans and their items are not copied. As the owner of the tables, because jobs are of all namespaces.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOB_FOLLOWUPS, JOB_PAUSES, JOBS, REPLAY_PLANS, SPENDING
-from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
+from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken
 from aftermind.types.replay import PlanState

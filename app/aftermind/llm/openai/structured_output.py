@@ -1,4 +1,4 @@
-"""Answers of a given schema: asked for strictly, and repaired once where they are not."""
+"""Structured output: an answer of a given schema, requested strictly, and repaired once where it does not fit."""
 
 import time
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """The hostile tenant of a run: it stays within every limit and uses all of them at once, each attack in its own lane.
 
-Run as `python -m benchmarks.harness.hostile SPEC`, where SPEC is JSON with `seconds` and, for some attacks only,
+Run as `python -m benchmarks.harness.hostile_tenant SPEC`, where SPEC is JSON with `seconds` and, for some attacks only,
 `lanes`, their names. It prints a line of JSON when it begins, and when its time is over, or at SIGTERM, how many calls
 of each attack were done and how many were refused.
 """

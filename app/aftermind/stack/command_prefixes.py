@@ -1,5 +1,6 @@
-"""The identity that runs Postgres: Postgres refuses root, so root uses another identity that can still access its
-files.
+"""Prefixes of commands: one runs Postgres under another user than root, one ends a process with its parent.
+
+Postgres refuses root, so root uses another identity that can still access its files.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Jobs of one process as records, and what becomes of them: pure functions from record to record."""
+"""Records of the jobs of one process, and their changes: pure functions from record to record."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
