@@ -31,8 +31,8 @@ from aftermind.ranking import FEATURES, Entry, Frame, Frequencies, Question, fea
 from aftermind.ranking.fitted_coefficients import DEFAULT, to_json
 from aftermind.ranking.fitting import USES, fit_models
 from aftermind.ranking.score_probability import Group, fit
+from aftermind.ranking.turn_features import FEW
 from aftermind.ranking.vectors import Vector, part_vectors, whole
-from aftermind.ranking.windows import FEW
 from aftermind.settings import Settings
 from aftermind.stores.search import SENTENCES_OF, to_entry
 from benchmarks.common import Report, arguments

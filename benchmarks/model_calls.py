@@ -33,7 +33,7 @@ from aftermind.stores.inmemory import InMemoryStore
 from aftermind.types import Fact, JobKind, Role, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.wire import queues
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from aftermind_tasks.inmemory import open_work
 from benchmarks.common import Report, arguments, embedded_stack, percentile
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai

@@ -34,12 +34,12 @@ from aftermind.cli import worker
 from aftermind.cli.processes import GROUPS
 from aftermind.db import migrate
 from aftermind.stack import Endpoints, Stack
-from aftermind.stack.run_as import dying_with_parent
+from aftermind.stack.command_prefixes import dying_with_parent
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.harness.cpu import ProcessGroups
 from benchmarks.harness.fleet import Fleet, Member
-from benchmarks.harness.hostile import ATTACKS, PLACES, name_of
-from benchmarks.harness.rate import environment
+from benchmarks.harness.hostile_tenant import ATTACKS, PLACES, name_of
+from benchmarks.harness.run_settings import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_RATIO = 3.0
@@ -140,7 +140,7 @@ async def _hostile(
         "19",
         sys.executable,
         "-m",
-        "benchmarks.harness.hostile",
+        "benchmarks.harness.hostile_tenant",
         json.dumps({"seconds": 600, "lanes": lanes}),
     ]
     process = await asyncio.create_subprocess_exec(

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))  # so that it runs as a file, too
 from benchmarks.harness import fault_schedule, mutants, phase, plain_celery, report, servers  # noqa: E402
 from benchmarks.harness.phase import Leg, LegResult  # noqa: E402
 from benchmarks.harness.planted_bugs import Plant  # noqa: E402
-from benchmarks.harness.rate import RATE, Pace  # noqa: E402
+from benchmarks.harness.run_settings import RATE, Pace  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 QUICK, LONG = 30.0, 120.0  # seconds of the first leg

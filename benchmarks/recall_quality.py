@@ -64,16 +64,16 @@ PARTS: Mapping[str, Mapping[str, object]] = {
     "messages as lines": {"aftermind.recall.render._is_plain": lambda *_: False},
     "names once in a row": {
         "aftermind.recall.render.continues": lambda *_: False,
-        "aftermind.recall.budget.continues": lambda *_: False,
+        "aftermind.recall.token_budget.continues": lambda *_: False,
     },
-    "value per token": {"aftermind.recall.budget.COST_POWER": 0.0},
+    "value per token": {"aftermind.recall.token_budget.COST_POWER": 0.0},
     "other messages of bursts": {"aftermind.recall.match_selection.OF_BURST": 0.0},
     "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
     "other sessions": {"aftermind.recall.pipeline.asks_about_all_sessions": lambda _: False},
     "names in turns": {"aftermind.recall.match_selection.NAMING": 0.0},
     "nicknames and misspelt names": {"aftermind.ranking.candidates.capitalised_words": lambda _: frozenset()},
-    "bursts as utterances": {"aftermind.ranking.windows.BURST": 1},
-    "windows that end at pauses": {"aftermind.ranking.windows.PAUSE_SECONDS": float("inf")},
+    "bursts as utterances": {"aftermind.ranking.turn_features.BURST": 1},
+    "windows that end at pauses": {"aftermind.ranking.turn_features.PAUSE_SECONDS": float("inf")},
     "the least probability of a turn": {"aftermind.recall.pipeline.NOISE": 0.0},
 }
 # Settings that are off by default, each alone.

@@ -37,12 +37,12 @@ from aftermind.api.instrumentation import Instrument
 from aftermind.api.items import Items
 from aftermind.api.job_admin import JobAdmin
 from aftermind.api.jobs import Jobs
+from aftermind.api.memory_services import Parts
+from aftermind.api.multi_database_calls import route
 from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.api.ranking import Ranking
 from aftermind.api.reindex import Reindexed
 from aftermind.api.retention.policies import Retention
-from aftermind.api.routed_calls import route
-from aftermind.api.services import Parts
 from aftermind.api.tenants import Tenants
 from aftermind.api.undo import UndoResult
 from aftermind.api.webhooks import Webhooks

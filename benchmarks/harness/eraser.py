@@ -16,7 +16,7 @@ from aftermind import AftermindError, Memory, Message, Receipt
 from aftermind.errors import Forgotten
 from benchmarks.harness import messages
 from benchmarks.harness.history import Erased, History, now
-from benchmarks.harness.rate import Erasing
+from benchmarks.harness.run_settings import Erasing
 
 LONGEST_CALL = 10.0  # seconds; remember() and recall() promise a tenth of it, forget() waits for a lease of trust
 RECEIPT_SECONDS = 60.0

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from benchmarks.harness import hostile
+from benchmarks.harness import hostile_tenant
 
-_OURS = f"namespace <> '{hostile.NAMESPACE}'"  # what becomes of the hostile tenant is its own affair
+_OURS = f"namespace <> '{hostile_tenant.NAMESPACE}'"  # what becomes of the hostile tenant is its own affair
 _EPISODES = f"""
     SELECT user_id, session_id, position, content, embedding IS NOT NULL AS embedded FROM aftermind.episodes
     WHERE {_OURS}

@@ -9,7 +9,7 @@ from benchmarks.harness.fault_schedule import Fault, FaultKind
 from benchmarks.harness.history import now
 from benchmarks.harness.phase import Leg, LegResult, run
 from benchmarks.harness.planted_bugs import Plant
-from benchmarks.harness.rate import Pace
+from benchmarks.harness.run_settings import Pace
 from benchmarks.harness.servers import site
 from tests.support.servers import Servers
 

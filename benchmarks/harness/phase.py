@@ -17,7 +17,7 @@ from benchmarks.harness.fleet import GRACE, Fleet, LoadProcess, Member, client
 from benchmarks.harness.history import now
 from benchmarks.harness.model import ModelServer, model_server
 from benchmarks.harness.planted_bugs import Plant
-from benchmarks.harness.rate import Erasing, Load, Pace, Reading, environment
+from benchmarks.harness.run_settings import Erasing, Load, Pace, Reading, environment
 from benchmarks.harness.servers import Site
 from tests.support.waiting import wait_until
 

@@ -18,7 +18,7 @@ from benchmarks.harness.faults import Striker
 from benchmarks.harness.fleet import Fleet, LoadProcess, Member, client
 from benchmarks.harness.history import now
 from benchmarks.harness.phase import START, is_ready
-from benchmarks.harness.rate import Load, Pace, environment
+from benchmarks.harness.run_settings import Load, Pace, environment
 from benchmarks.harness.servers import Site
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 from benchmarks.harness import messages
 from benchmarks.harness.history import History, Remembered, now
 from benchmarks.harness.plain_celery_app import QUEUE, TASK, app
-from benchmarks.harness.rate import Load
+from benchmarks.harness.run_settings import Load
 
 # What our doorbell learnt about publishing: without them a frozen broker blocks the caller for ever.
 PUBLISHING = {

@@ -23,7 +23,7 @@ from aftermind.ledger.replay_protocol import Step
 from aftermind.types import JobId, Lease, LeaseToken, Watermark
 from aftermind.types.replay import PlanId
 from aftermind_tasks import store
-from aftermind_tasks.store_effects import Effects
+from aftermind_tasks.store_turns import Effects
 from aftermind_tasks.turn_preparation import Prepared
 from aftermind_workers import batching, reconciler
 

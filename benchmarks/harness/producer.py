@@ -15,7 +15,7 @@ from pathlib import Path
 from aftermind import AftermindError, Memory, Message
 from benchmarks.harness import messages
 from benchmarks.harness.history import History, Remembered, now
-from benchmarks.harness.rate import Load
+from benchmarks.harness.run_settings import Load
 
 SESSIONS = 2  # of each user; a lane goes from one to the other, so order within a session is not order of the calls
 LONGEST_CALL = 10.0  # seconds; remember() promises half of one, and a call that outlasts this has broken the promise

@@ -11,7 +11,7 @@ import redis.asyncio as aioredis
 from redis.exceptions import RedisError
 
 from aftermind.wire.redis_keys import Keys
-from benchmarks.harness import hostile
+from benchmarks.harness import hostile_tenant
 from benchmarks.harness.history import now
 
 LOOKS = 3  # in a row that must all find nothing: between two jobs of a chain there is a moment without any
@@ -20,7 +20,7 @@ EVERY = 0.25  # seconds
 _JOBS = f"""
     SELECT count(*) FILTER (WHERE state IN ('queued', 'running', 'retrying')) AS left,
            count(*) FILTER (WHERE state NOT IN ('queued', 'running', 'retrying')) AS ended
-    FROM aftermind.jobs WHERE namespace <> '{hostile.NAMESPACE}'
+    FROM aftermind.jobs WHERE namespace <> '{hostile_tenant.NAMESPACE}'
 """
 
 
@@ -68,7 +68,7 @@ async def look(database_url: str, redis_url: str, spools: Path) -> Left:
 async def _pending(url: str) -> int:
     with suppress(RedisError, OSError):
         async with aioredis.Redis.from_url(url, socket_timeout=2) as client:
-            theirs = Keys().pending(f"{hostile.NAMESPACE}/").encode()
+            theirs = Keys().pending(f"{hostile_tenant.NAMESPACE}/").encode()
             found = [key async for key in client.scan_iter(match=Keys().pending("*"), count=1_000)]
             return sum([int(await client.zcard(key)) for key in found if not key.startswith(theirs)])
     return -1

@@ -15,7 +15,7 @@ from pathlib import Path
 from aftermind import AftermindError, Memory, RecallBlock
 from benchmarks.harness import messages
 from benchmarks.harness.history import History, Recalled, Remembered, Tail, now
-from benchmarks.harness.rate import Reading
+from benchmarks.harness.run_settings import Reading
 from tests.support.waiting import wait_until
 
 LANES = 4

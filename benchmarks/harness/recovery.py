@@ -16,7 +16,7 @@ from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types.replay import ItemState, JobFilter, PlanId, ReplayPlan
 from benchmarks.harness.fleet import Fleet, Member
-from benchmarks.harness.rate import Pace, environment
+from benchmarks.harness.run_settings import Pace, environment
 from benchmarks.harness.servers import Site
 from tests.support.waiting import wait_until
 

@@ -9,7 +9,7 @@ from benchmarks.harness.fault_schedule import FaultKind
 from benchmarks.harness.mutants import Caught
 from benchmarks.harness.phase import LegResult
 from benchmarks.harness.plain_celery import BareResult
-from benchmarks.harness.rate import Pace
+from benchmarks.harness.run_settings import Pace
 
 ZEROS = (
     "lost",

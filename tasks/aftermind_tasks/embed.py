@@ -21,7 +21,7 @@ from aftermind.ranking.vectors import Matrix
 from aftermind.stores.protocol import Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobKind, Lease, NewJob, Scope
 from aftermind.wire import queues
-from aftermind_tasks import embedder_selection, extraction_call, job_runner, reembed, retry_policy, tenant_groups
+from aftermind_tasks import embedder_selection, extraction_call, job_runner, per_tenant_batches, reembed, retry_policy
 from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -56,7 +56,7 @@ async def split(runtime: Runtime, leases: Sequence[Lease]) -> dict[str, Sequence
         (lease.job.scope.namespace, sum(len(each.content) for each in episodes.get(lease.job.id, ())))
         for lease in leases
     ]
-    last = tenant_groups.largest_shares(sizes)
+    last = per_tenant_batches.largest_shares(sizes)
     parts = {
         "small": [lease for lease in leases if lease.job.scope.namespace not in last],
         "large": [lease for lease in leases if lease.job.scope.namespace in last],
@@ -240,7 +240,7 @@ async def _write(
     groups = _by_namespace(leases)
     works = {name: partial(_write_tenant, runtime, group, episodes, shares, vectors) for name, group in groups.items()}
     if works:
-        await tenant_groups.run_each(works, add)
+        await per_tenant_batches.run_each(works, add)
     if owners:
         await runtime.after_commit(owners, events, ring)
     if failed is not None:

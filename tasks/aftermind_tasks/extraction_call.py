@@ -17,7 +17,7 @@ from aftermind.llm.grounding import ground
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor, TurnText, Usage
 from aftermind.ranking.tokenizer import terms
-from aftermind.stores import apply_changes
+from aftermind.stores import apply_fact_changes
 from aftermind.stores.protocol import ExtractionBatch
 from aftermind.types import (
     Cardinality,
@@ -188,7 +188,7 @@ def _related_places(facts: Sequence[str], contents: Sequence[str], language: str
 async def write(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> None:
     """Write what was decided. A fact ends at the time at which the one that replaces it was recorded."""
     at = max((fact.recorded_at for fact in changes.added), default=runtime.clock.utc_now())
-    await apply_changes.write(runtime.store, tx, owner, changes, at=at)
+    await apply_fact_changes.write(runtime.store, tx, owner, changes, at=at)
 
 
 def first(episodes: Sequence[Episode], *, tokens: int) -> list[Episode]:

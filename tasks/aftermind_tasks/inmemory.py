@@ -16,7 +16,7 @@ from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind, Lease
-from aftermind_tasks import job_events, job_handlers, tenant_groups
+from aftermind_tasks import job_events, job_handlers, per_tenant_batches
 from aftermind_tasks.job_runner import Handler, perform
 from aftermind_tasks.runtime import Bus, Runtime
 
@@ -57,7 +57,7 @@ def open_work(
         profile_schema=profile_schema(settings.profile_schema),
     )
 
-    turns = {kind: tenant_groups.Turns(weight=job_handlers.handler(kind).weight) for kind in job_handlers.KINDS}
+    turns = {kind: per_tenant_batches.Turns(weight=job_handlers.handler(kind).weight) for kind in job_handlers.KINDS}
 
     async def work() -> bool:
         await job_events.expire_leases(runtime)  # of an earlier process, where a journal outlived it
@@ -72,7 +72,7 @@ def open_work(
     return work
 
 
-async def _once(runtime: Runtime, handler: Handler, turns: tenant_groups.Turns) -> bool:
+async def _once(runtime: Runtime, handler: Handler, turns: per_tenant_batches.Turns) -> bool:
     settings = runtime.settings
 
     async def claim(left_out: Sequence[str]) -> list[Lease]:

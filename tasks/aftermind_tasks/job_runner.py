@@ -15,7 +15,7 @@ from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease
-from aftermind_tasks import extraction_call, job_events, retry_policy, tenant_groups
+from aftermind_tasks import extraction_call, job_events, per_tenant_batches, retry_policy
 from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
 
@@ -149,7 +149,7 @@ async def _all_outcomes(
             on_part(outcomes)
 
     works = {name: partial(_outcomes, runtime, handler, part) for name, part in parts.items()}
-    await tenant_groups.run_each(works, add)
+    await per_tenant_batches.run_each(works, add)
     return found
 
 

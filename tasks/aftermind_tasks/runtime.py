@@ -28,7 +28,7 @@ from aftermind.wire.process_registry import keep_announcing
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from aftermind_tasks.job_observer import Observer
-from aftermind_tasks.lease_returns import LeaseReturns
+from aftermind_tasks.lease_release_retries import LeaseReturns
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.encryption.keyring import Vault

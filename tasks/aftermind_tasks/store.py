@@ -19,9 +19,9 @@ from aftermind.telemetry import tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind, Lease, Turn
 from aftermind.types.tombstone import without_erased
-from aftermind.wire.payloads import decode_owned_turn, encode_turn
 from aftermind.wire.pending import ClaimedTurn
-from aftermind_tasks import job_events, retry_policy, store_effects, tenant_groups
+from aftermind.wire.turn_encoding import decode_owned_turn, encode_turn
+from aftermind_tasks import job_events, per_tenant_batches, retry_policy, store_turns
 from aftermind_tasks.job_events import BatchStart
 from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.job_runner import Tally, find_cause
@@ -66,7 +66,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
                     held = await runtime.ledger.finish_all(tx, leases)
                     fresh = {turn.job_id: job_id for job_id, turn in turns.items() if job_id in held}
                     rest = [turns[job_id] for job_id in fresh.values()]
-                    effects = await store_effects.write_under_locks(runtime, tx, rest, prepared, start, closed=fresh)
+                    effects = await store_turns.write_under_locks(runtime, tx, rest, prepared, start, closed=fresh)
         await runtime.after_commit(effects.owners, effects.events, effects.ring)
     _observe(runtime, effects.turns)
     return {job_id: Done() for job_id in held}
@@ -114,7 +114,7 @@ async def _store_claimed(
         tally += await _mark_dead(runtime, each)
     if not readable:
         return tally, True
-    last = tenant_groups.largest_shares((one.owner.namespace, len(one.payload)) for one, _ in readable)
+    last = per_tenant_batches.largest_shares((one.owner.namespace, len(one.payload)) for one, _ in readable)
     parts = {
         name: [each for each in readable if (each[0].owner.namespace in last) is is_last]
         for name, is_last in (("small", False), ("large", True))
@@ -129,7 +129,7 @@ async def _store_claimed(
             tally, is_more = tally + result[0], is_more or result[1]
 
     works = {name: partial(_store, runtime, part, on_stored) for name, part in parts.items() if part}
-    await tenant_groups.run_each(works, add)
+    await per_tenant_batches.run_each(works, add)
     return tally, is_more
 
 
@@ -200,22 +200,22 @@ class _Batch:
                     prepared = await prepare(runtime, turns)
                     with tokenizer.indexed(prepared.terms):
                         works = {name: partial(self._write, name, prepared) for name in sorted(self.groups)}
-                        await tenant_groups.run_each(works, self._settle)
+                        await per_tenant_batches.run_each(works, self._settle)
         except Exception as exc:  # the edge of a job: whatever it is, it is judged and recorded
             self._failed |= dict.fromkeys(self.groups, exc)
         return self._failed
 
-    async def _write(self, namespace: str, prepared: Prepared) -> store_effects.Effects:
+    async def _write(self, namespace: str, prepared: Prepared) -> store_turns.Effects:
         turns = [turn for _, turn in self.groups[namespace]]
-        return await store_effects.write(self._runtime, turns, prepared, self._start)
+        return await store_turns.write(self._runtime, turns, prepared, self._start)
 
-    async def _settle(self, results: Mapping[str, store_effects.Effects | Exception]) -> None:
+    async def _settle(self, results: Mapping[str, store_turns.Effects | Exception]) -> None:
         """What follows the commits of tenants: for all together, and if that fails for each alone."""
         self._failed |= {name: result for name, result in results.items() if isinstance(result, Exception)}
         written = {name: result for name, result in results.items() if not isinstance(result, Exception)}
         if not written:
             return
-        effects = store_effects.Effects.of(list(written.values()))
+        effects = store_turns.Effects.of(list(written.values()))
         ids = [turn.job_id for name in written for _, turn in self.groups[name]]
         try:
             self.runnable = await self._runtime.after_commit(

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from aftermind.types import JobId, JobKind, JobState, Scope, Turn
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from tests.conformance.ledger_fixtures import LEASE, QUIET, Rig, ids_of, job
 from tests.support.turns import turn_of
 

@@ -15,7 +15,7 @@ from aftermind.ledger.inmemory import ledger
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobKind, Turn
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 from tests.conformance.ledger_contract import LedgerContract
 from tests.conformance.ledger_fixtures import Rig, ids_of, job
 from tests.support.journals import reading_each_time

@@ -10,7 +10,7 @@ from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from tests.conformance.conftest import Operated
 from tests.support.turns import turn_of
 from tests.support.waiting import PATIENCE_SECONDS, wait_until

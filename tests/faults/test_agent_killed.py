@@ -13,7 +13,7 @@ import pytest
 
 from aftermind.outbox.spool import Spool
 from aftermind.types import Scope
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.faults import kill
 from tests.support.turns import agent_on, texts_of, turn_of
 from tests.support.valkey import Valkey

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aftermind import Memory, Settings
-from aftermind.api.routed_calls import away_databases
+from aftermind.api.multi_database_calls import away_databases
 from tests.fundamentals.conftest import QUICK
 from tests.support.deployed_service import running
 from tests.support.servers import Database, Servers, psql_async

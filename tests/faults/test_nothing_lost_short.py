@@ -9,7 +9,7 @@ import pytest
 from benchmarks.harness import phase
 from benchmarks.harness.fault_schedule import Fault, FaultKind
 from benchmarks.harness.phase import Leg
-from benchmarks.harness.rate import Pace
+from benchmarks.harness.run_settings import Pace
 from benchmarks.harness.servers import NO_POWER_IS_CUT, site
 from tests.support.servers import Servers, start
 

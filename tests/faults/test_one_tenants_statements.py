@@ -17,8 +17,8 @@ from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking.vectors import Matrix
 from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken, Scope, Turn
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn
+from aftermind.wire.turn_encoding import encode_turn
 from aftermind_tasks import job_handlers, store
 from aftermind_tasks.job_outcome_types import Outcome
 from aftermind_tasks.job_runner import Tally, perform

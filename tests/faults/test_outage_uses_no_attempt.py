@@ -12,10 +12,10 @@ from aftermind import Settings, errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken, NewJob, Scope
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from aftermind.wire.turn_encoding import encode_turn
 from aftermind_tasks import store
 from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.job_runner import Handler, perform

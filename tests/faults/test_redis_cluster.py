@@ -131,7 +131,7 @@ async def test_a_slot_that_is_moved_takes_no_call_until_another_node_has_it(clus
     """Key by key: a script would meet half of its keys."""
     link = RedisLink(cluster.url, timeout=20.0)
     keys = link.keys("moved:")
-    settled = Script("generation_raise", keys)
+    settled = Script("erasure_generation_raise", keys)
     try:
         await settled(link, 7, "")
         with cluster.moving(0), pytest.raises(errors.RedisUnavailable, match="ASK"):

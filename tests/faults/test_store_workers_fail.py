@@ -15,10 +15,10 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.types import Job, JobId, JobState
 from aftermind.wire import queues
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Offer, Pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.faults import freeze, frozen, kill, thaw
 from tests.support.servers import Database, psql_async
 from tests.support.turns import ROOMY, lose, offer, turn_of

@@ -11,8 +11,8 @@ from aftermind import Memory, Settings
 from aftermind.integrations.agent_framework import AftermindProvider
 from aftermind.integrations.conversations import NOTE
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 

@@ -15,8 +15,8 @@ import aftermind.sync
 from aftermind import Memory, Settings
 from aftermind.integrations.anthropic import AftermindMemoryTool, AsyncAftermindMemoryTool
 from tests.attacks.corpus import attacks
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 # Each runs on what the ones before it have left.

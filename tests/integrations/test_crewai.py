@@ -17,8 +17,8 @@ import aftermind.sync
 from aftermind import Memory, Message, Settings
 from aftermind.integrations.crewai import AftermindMemory, AftermindStorage
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 VECTORS = {"tea": [1.0, 0.0, 0.0], "coffee": [0.0, 1.0, 0.0], "drinks": [0.7, 0.7, 0.0]}

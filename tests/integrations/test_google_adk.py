@@ -20,8 +20,8 @@ from aftermind import Memory, Settings, errors
 from aftermind.integrations.google_adk import AftermindMemoryService
 from aftermind.types.validation import clean_text
 from tests.attacks.corpus import attacks
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 APP = {"app_name": "app", "user_id": "alice"}

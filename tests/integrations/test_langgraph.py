@@ -32,9 +32,9 @@ from aftermind.integrations.langchain import AftermindChatMessageHistory, Afterm
 from aftermind.integrations.langgraph import AftermindStore
 from tests.attacks.corpus import attacks
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import examples, run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import examples, run_examples
-from tests.integrations.undone import memory_of_one_process, undo_oldest
+from tests.integrations.undone_message import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 

@@ -24,9 +24,9 @@ from aftermind.integrations.loomflow import (
     tool,
 )
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
-from tests.integrations.undone import memory_of_one_process, undo_oldest
+from tests.integrations.undone_message import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -30,9 +30,9 @@ from aftermind.testing import drain
 from aftermind.types.validation import Limits
 from tests.fundamentals.conftest import as_environment
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
-from tests.integrations.undone import memory_of_one_process, undo_oldest
+from tests.integrations.undone_message import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 

@@ -22,9 +22,9 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.openai_agents import AftermindSession, recall_callback, recall_filter
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
-from tests.integrations.undone import memory_of_one_process, undo_oldest
+from tests.integrations.undone_message import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 
 set_tracing_disabled(True)

@@ -15,8 +15,8 @@ from aftermind import Memory, Settings, errors
 from aftermind.integrations.conversations import NOTE
 from aftermind.integrations.pydantic_ai import AftermindMemory
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 

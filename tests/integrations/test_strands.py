@@ -16,8 +16,8 @@ from strands.storage import Storage
 from aftermind import Memory, Settings
 from aftermind.integrations.strands import AftermindMemoryStore, AftermindStorage
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 
 

@@ -14,9 +14,9 @@ from aftermind import Memory, Settings, errors
 from aftermind.integrations.tframex import AftermindMemoryStore
 from aftermind.testing import drain
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
-from tests.integrations.undone import memory_of_one_process, undo_oldest
+from tests.integrations.undone_message import memory_of_one_process, undo_oldest
 from tests.support.servers import Database
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 

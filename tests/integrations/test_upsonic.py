@@ -44,8 +44,8 @@ from aftermind.integrations.upsonic import (
 )
 from aftermind.integrations.upsonic_parameters import PARAMETERS
 from tests.integrations.attacks import assert_attacks_stay_data
+from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
-from tests.integrations.pages import run_examples
 from tests.support.servers import Database
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 

@@ -25,7 +25,7 @@ def test_a_road_is_no_longer_than_promised_and_each_step_calls_the_next(road: st
 
     assert 5 < len(steps) <= most
     for number, step in enumerate(steps[1:], start=1):
-        if step != "eager_strategy.strategy":  # Celery calls it by name
+        if step != "early_doorbell_strategy.strategy":  # Celery calls it by name
             earlier = [_source(each) for each in steps[:number]]
             assert any(f"{step.rpartition('.')[2]}" in source for source in earlier), f"nothing before {step} calls it"
 

@@ -38,7 +38,7 @@ IMPORTED = (
     "aftermind_workers.lifecycle",
     "aftermind_workers.redis_transport",
     "aftermind_workers.remote_control",
-    "aftermind_workers.task",
+    "aftermind_workers.doorbell_task",
     "aftermind_tasks.job_handlers",
     "aftermind.api.wiring",
     "aftermind.web",

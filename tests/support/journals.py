@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from aftermind.api.record_tables import make_codec
+from aftermind.api.journalled_tables import make_codec
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.files import FileJournal
 from aftermind.db.record_store_journals.protocol import AnyJournal

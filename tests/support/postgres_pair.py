@@ -10,14 +10,14 @@ from shutil import rmtree
 from urllib.parse import urlsplit, urlunsplit
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, run_as
-from aftermind.stack.models import Endpoints
+from aftermind.stack import binaries, command_prefixes
+from aftermind.stack.component_types import Endpoints
 from aftermind.stack.ports import choose
 from aftermind.stack.postgres import Cluster, Primary
-from aftermind.stack.program import Launch
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
+from aftermind.stack.supervised_program import Launch
 from tests.support import faults
 from tests.support.servers import FAST, migrate, psql_async
 from tests.support.waiting import wait_until
@@ -33,7 +33,7 @@ class PostgresPair:
         config = StackConfig(postgres_port=primary, replica_port=replica, redis_port=redis)
         self._folder, programs = StateFolder(folder), binaries.postgres_bin()
         self._folder.create()
-        identity = run_as.for_postgres(programs / "postgres", data=self._folder.primary)
+        identity = command_prefixes.for_postgres(programs / "postgres", data=self._folder.primary)
         self._settings = settings
         self._primary = Primary(
             self._folder,

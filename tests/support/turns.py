@@ -14,10 +14,10 @@ from aftermind.outbox.publish_or_spool import Publisher
 from aftermind.settings import Settings
 from aftermind.types import LeaseToken, Message, Scope, Turn
 from aftermind.types.message import new_ids
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import ClaimedTurn, Offer, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.waiting import wait_until
 
 ROOMY = PendingLimits(turns=10_000, size_bytes=2**30, age=timedelta(hours=1), turns_of_user=1_000)

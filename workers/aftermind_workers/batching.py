@@ -15,7 +15,7 @@ from aftermind.types import JobId, JobKind, JobState, Lease, LeaseToken
 from aftermind.wire import queues
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis_keys import LARGE_TURN_BYTES
-from aftermind_tasks import job_handlers, retry_policy, store, tenant_groups
+from aftermind_tasks import job_handlers, per_tenant_batches, retry_policy, store
 from aftermind_tasks.job_runner import Handler, Tally, perform
 from aftermind_tasks.runtime import Runtime
 from aftermind_workers import metrics
@@ -130,7 +130,7 @@ class _Share:
 
     def charged(self) -> frozenset[str]:
         """The namespaces that the place is counted for now."""
-        return tenant_groups.largest_shares(self._sizes.items())
+        return per_tenant_batches.largest_shares(self._sizes.items())
 
     def end(self, namespaces: Iterable[str]) -> None:
         """These namespaces are stored."""
@@ -183,7 +183,7 @@ async def run_ledger_batch(worker: Worker, handler: Handler, is_alone: bool, *, 
             worker, handler.kind, limit=limit, weight=handler.weight, replays=replays, alone=is_alone, full=left_out
         )
 
-    turns = worker.turns.setdefault((handler.kind, replays), tenant_groups.Turns(weight=handler.weight))
+    turns = worker.turns.setdefault((handler.kind, replays), per_tenant_batches.Turns(weight=handler.weight))
     leases, is_more = await turns.claim(claim)
     if not leases:
         return None

@@ -4,7 +4,7 @@ from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind_workers import celery_config, celery_consumer, lifecycle, redis_transport, remote_control, task
+from aftermind_workers import celery_config, celery_consumer, doorbell_task, lifecycle, redis_transport, remote_control
 
 
 def make_app(settings: Settings) -> Celery:
@@ -17,7 +17,7 @@ def make_app(settings: Settings) -> Celery:
     celery_consumer.refuse_compression()
     app = Celery("aftermind", set_as_current=False)
     app.conf.update(celery_config.celery_config(settings, broker=broker_url(settings)))
-    task.add_task(app, settings)
+    doorbell_task.add_task(app, settings)
     remote_control.allow_reports_only()
     lifecycle.connect(settings)
     return app

@@ -26,7 +26,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
 from aftermind.types.retention import RetentionPolicy
 from aftermind_tasks.runtime import Runtime
-from aftermind_workers import separate_steps
+from aftermind_workers import isolated_background_steps
 
 log = get_logger(__name__)
 
@@ -99,7 +99,7 @@ class Janitor:
             )
 
         namespaces = await age_pruning.namespaces(self.runtime.db)
-        return any(await separate_steps.run_each("tombstones", namespaces, prune))
+        return any(await isolated_background_steps.run_each("tombstones", namespaces, prune))
 
     async def _audit(self) -> bool:
         trail, age = self._trail(), timedelta(days=self.runtime.settings.audit_retention_days)
@@ -111,7 +111,7 @@ class Janitor:
                 lambda: self._own(lambda tx: trail.prune(tx, name, older_than=age, limit=BATCH_ROWS), name)
             )
 
-        is_more = any(await separate_steps.run_each("audit", heads, prune))
+        is_more = any(await isolated_background_steps.run_each("audit", heads, prune))
         for witness in trail.witnesses:
             await witness.prune(heads)
         return is_more
@@ -126,7 +126,7 @@ class Janitor:
             return True
 
         owners = await vector_index.grown(self.runtime.db, more_than=most)
-        return any(await separate_steps.run_each("vectors", owners, index))
+        return any(await isolated_background_steps.run_each("vectors", owners, index))
 
     async def _expired(self) -> bool:
         keeping, ends_at = PostgresRetention(self.runtime.vault or Vault()), time.monotonic() + ROUND_SECONDS
@@ -140,7 +140,7 @@ class Janitor:
                     return False
             return True
 
-        return any(await separate_steps.run_each("expired", namespaces, delete))
+        return any(await isolated_background_steps.run_each("expired", namespaces, delete))
 
     async def _policies(self) -> bool:
         ends_at = time.monotonic() + ROUND_SECONDS
@@ -148,7 +148,7 @@ class Janitor:
         async def apply(policy: RetentionPolicy) -> bool:
             return await self._due_policies.apply(policy, seconds=ends_at - time.monotonic())
 
-        return any(await separate_steps.run_each("policies", await self._due_policies.list(), apply))
+        return any(await isolated_background_steps.run_each("policies", await self._due_policies.list(), apply))
 
     def _retention(self, keeping: PostgresRetention, namespace: str) -> Retention:
         return Retention(

@@ -23,13 +23,13 @@ from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind
 from aftermind.wire import queues
-from aftermind_tasks import tenant_groups
+from aftermind_tasks import per_tenant_batches
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
 from aftermind_workers.flower_events import FlowerReporter
-from aftermind_workers.last_chance_isolation import Solitude
+from aftermind_workers.last_attempt_isolation import Solitude
 from aftermind_workers.metrics_observer import Counting
 from aftermind_workers.operator_pauses import JobPauses
 from aftermind_workers.outage_pauses import Gates
@@ -59,7 +59,7 @@ class Worker:
     live_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.EXTRACT]))
     replay_places: Places = field(default_factory=lambda: _places(celery_config.CONCURRENCY[queues.REPLAY]))
     leftover: set[asyncio.Task[None]] = field(default_factory=set)  # jobs that outlasted their bell
-    turns: dict[tuple[JobKind, bool], tenant_groups.Turns] = field(default_factory=dict)  # by kind, and of replays
+    turns: dict[tuple[JobKind, bool], per_tenant_batches.Turns] = field(default_factory=dict)  # by kind, and of replays
     # Batches of pending turns.
     store_places: Places = field(default_factory=lambda: Places(celery_config.CONCURRENCY[queues.STORE]))
     # Held while a large turn is stored: one at a time, so that small turns always find a free slot.

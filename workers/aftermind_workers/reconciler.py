@@ -31,7 +31,7 @@ from aftermind.wire.redis.client import run_all, split_shards
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import janitor, metrics, readiness_file, separate_steps
+from aftermind_workers import isolated_background_steps, janitor, metrics, readiness_file
 
 log = get_logger(__name__)
 
@@ -121,7 +121,7 @@ class Reconciler:
             sent = await erasure_delivery.deliver_all(db, store, ledger, pending, namespace, away=away)
             log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
 
-        await separate_steps.run_each("erasures", await age_pruning.undelivered(db), deliver)
+        await isolated_background_steps.run_each("erasures", await age_pruning.undelivered(db), deliver)
 
     async def _deliver(self) -> None:
         if self.runtime.delivery is not None:

@@ -22,7 +22,7 @@ from aftermind.types import JobId
 from aftermind.types.replay import PlanId
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import separate_steps
+from aftermind_workers import isolated_background_steps
 
 log = get_logger(__name__)
 
@@ -52,7 +52,7 @@ async def run_round(runtime: Runtime) -> float:
     if replays is None:
         return IDLE_SECONDS
     plans = await replays.list_running()
-    waits = await separate_steps.run_each("replay", plans, lambda plan_id: _step(runtime, replays, plan_id))
+    waits = await isolated_background_steps.run_each("replay", plans, lambda plan_id: _step(runtime, replays, plan_id))
     return min((wait for wait in waits if wait is not None), default=IDLE_SECONDS)
 
 

@@ -3,6 +3,6 @@
 from aftermind.agent.agent import Agent
 from aftermind.agent.block_edit_tools import block_tools
 from aftermind.agent.function_tools import Tool
-from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
+from aftermind.agent.run_results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
 
 __all__ = ["Agent", "AgentEvent", "AgentResult", "TextDelta", "Tool", "ToolCalled", "ToolReturned", "block_tools"]

@@ -12,8 +12,8 @@ from uuid import uuid4
 from aftermind import errors
 from aftermind.agent.function_tools import Function, Tool, collect
 from aftermind.agent.memory_hooks import Remembering
-from aftermind.agent.results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
 from aftermind.agent.run_context import RunContext, running
+from aftermind.agent.run_results import AgentEvent, AgentResult, TextDelta, ToolCalled, ToolReturned
 from aftermind.api import blocking_portal, turn_builder
 from aftermind.events.types import MemoryEvent
 from aftermind.llm.protocols import ChatModel, ChatReply, Usage

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.types import stream_token
 from aftermind.types.api_key import OF_ONE_TENANT, ApiKey, Right
 from aftermind.types.stream_token import StreamToken

@@ -14,7 +14,7 @@ from typing import TypeVar
 from anyio.from_thread import BlockingPortal
 
 from aftermind import errors
-from aftermind.outbox import single_task
+from aftermind.outbox import single_background_task
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def _cancel_background_work() -> None:
 
 
 async def _cancel_tasks() -> None:
-    tasks = [task for task in asyncio.all_tasks() if task.get_name() == single_task.NAME]
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == single_background_task.NAME]
     for task in tasks:
         task.cancel()
     if tasks:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from aftermind import errors
 from aftermind.api import conversation_history
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm import token_count
 from aftermind.llm.injection import screening
-from aftermind.recall.budget import MOST_CHARACTERS
 from aftermind.recall.query import Query, RecallOptions
+from aftermind.recall.token_budget import MOST_CHARACTERS
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, Json, Role, Scope, Summary
 from aftermind.types.message import UNDONE

@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm.injection import detect, screening
 from aftermind.recall.pending_candidates import standing_turns
@@ -25,8 +25,8 @@ from aftermind.types import (
     Turn,
     Watermark,
 )
-from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
+from aftermind.wire.turn_encoding import decode_readable
 
 T = TypeVar("T")
 Before = Episode | tuple[int, EpisodeId] | int | None

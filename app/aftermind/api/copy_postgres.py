@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from aftermind import errors
-from aftermind.api.record_tables import make_codec
+from aftermind.api.journalled_tables import make_codec
 from aftermind.db import migrate
-from aftermind.db import second_vector_column as db_reembed
+from aftermind.db import reembedding_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
@@ -17,10 +17,10 @@ from aftermind.db.record_store_journals.protocol import Batch
 from aftermind.db.record_store_journals.row_codec import OWNER, SHARED, dump_owner
 from aftermind.db.row_level_security import STANDING
 from aftermind.events.types import from_json
-from aftermind.ledger.postgres import partitions as ledger_rows
+from aftermind.ledger.postgres import copy_job_rows as ledger_rows
 from aftermind.settings import Settings
-from aftermind.stores.postgres import partitions as store_rows
-from aftermind.stores.postgres.partitions import Rows
+from aftermind.stores.postgres import copy_owner_rows as store_rows
+from aftermind.stores.postgres.copy_owner_rows import Rows
 from aftermind.types import StoredEmbedders
 from aftermind.types.scope import owner_from_columns
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from aftermind import errors
 from aftermind.api.store_resolver import make_journal
-from aftermind.db.record_store_journals import openings
+from aftermind.db.record_store_journals import process_liveness
 from aftermind.db.record_store_journals.protocol import Batch, Journal, SharedJournal, is_shared
 from aftermind.db.record_store_journals.row_codec import SHARED, dump_owner
 from aftermind.settings import Settings
@@ -92,7 +92,7 @@ class _SharedPartitions:
 
     def commit(self, batch: Batch) -> None:
         state = self._journal.state()
-        is_busy = state.holder and not openings.has_ended(state.holder)
+        is_busy = state.holder and not process_liveness.has_ended(state.holder)
         if is_busy or self._journal.commit(batch, state, holder="") is None:
             raise errors.StoreInUse(self.name)
 

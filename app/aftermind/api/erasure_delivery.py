@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from aftermind import errors
 from aftermind.db.database_protocol import Database
 from aftermind.ledger.protocol import Ledger
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.stores.protocol import Store
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId

@@ -9,7 +9,7 @@ from dataclasses import replace
 from aftermind import errors
 from aftermind.api import conversation_history, forget_and_export, turn_builder
 from aftermind.api.forget_and_export import Forgot
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.receipt import Receipt
 from aftermind.types import Scope
 from aftermind.types.erasure_report import ErasureProof, ErasureReport

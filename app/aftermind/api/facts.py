@@ -7,7 +7,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.api import groups
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
@@ -15,7 +15,7 @@ from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.reextraction_diff import BY_USER
-from aftermind.stores import apply_changes, feedback
+from aftermind.stores import apply_fact_changes, feedback
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.timestamps import why_unusable
@@ -270,7 +270,7 @@ class Facts:
             now=now,
             new_id=_new_id,
         )
-        await apply_changes.write(store, tx, owner, changes, at=now)
+        await apply_fact_changes.write(store, tx, owner, changes, at=now)
 
     async def _aliases(self, tx: Transaction, owner: Scope, name: str | None) -> entities.Aliases:
         """The owner's aliases; none are read without a name to compare."""
@@ -347,7 +347,7 @@ class Facts:
             new_id=_new_id,
             cardinalities=await store.cardinalities(tx, owner.namespace),
         )
-        await apply_changes.write(store, tx, owner, changes, at=now)
+        await apply_fact_changes.write(store, tx, owner, changes, at=now)
         return changes, claim
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.api import conversation_history, erasure_delivery
 from aftermind.api.items import to_item
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.projection import compare, index_job
@@ -40,7 +40,7 @@ from aftermind.types.erasure_report import ErasureProof
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.uuid7 import uuid7
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 log = get_logger(__name__)
 

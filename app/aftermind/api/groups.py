@@ -13,7 +13,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.api import conversation_history, forget_and_export
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
 from aftermind.types import Episode, Json, Message, Role, Scope

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.ledger.protocol import Backlog
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.outbox.spool import damaged_files

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from aftermind import errors
 from aftermind.api import conversation_history, process_registry
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
@@ -30,7 +30,7 @@ from aftermind.types.job_admin import (
 )
 from aftermind.types.message import Json
 from aftermind.types.replay import JobFilter
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.turn_encoding import decode_turn
 
 MAX_LISTED = 10_000
 MAX_COSTS = timedelta(days=366)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.api.turn_builder import KINDS
 from aftermind.receipt import ReceiptStatus, turn_status
 from aftermind.types import Job, JobId, JobKind, JobState, Scope

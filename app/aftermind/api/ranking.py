@@ -7,7 +7,7 @@ from typing import Unpack
 import orjson
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.ranking import parse_models
 from aftermind.recall import Candidates, Query, RecallOptions

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from aftermind import errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.api.reembed import COMPARE_SECONDS, Reembeddings, Searches
-from aftermind.db import second_vector_column as db_reembed
+from aftermind.db import reembedding_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aftermind import errors
 from aftermind.api import conversation_history
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.indexes.projection import compare
 from aftermind.types import Scope
 

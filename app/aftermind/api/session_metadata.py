@@ -7,7 +7,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.api import conversation_history
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import StoredItem
 from aftermind.types import Json, Scope

@@ -29,7 +29,7 @@ from aftermind.wire.redis_keys import Keys
 from aftermind.wire.watermark import SCRIPT_OWNERS, Watermarks
 
 if TYPE_CHECKING:  # they load SQLAlchemy
-    from aftermind.api.services import Parts
+    from aftermind.api.memory_services import Parts
     from aftermind.db.tenant_moves import Checksums, TenantRows
 
 log = get_logger(__name__)

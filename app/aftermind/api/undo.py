@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from aftermind import errors
 from aftermind.api.forget_and_export import episode_id, rebuilding
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.undo import undo as decided
-from aftermind.stores import apply_changes
+from aftermind.stores import apply_fact_changes
 from aftermind.stores.protocol import BatchNeighbours, DrewOn, Store
 from aftermind.types import EpisodeId, Fact, FactId, JobId, JobKind, Json, NewJob, Scope
 from aftermind.types.audit import Action
@@ -75,7 +75,7 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
     said = await store.recorded_assertions(tx, owner)
     beside = await store.list_batch_neighbours(tx, owner, ids)
     changes = decided(rows, frozenset(ids), beside=beside.mined, said=said, owner=owner, now=now, new_id=_new_id)
-    await apply_changes.write(store, tx, owner, changes, at=now)
+    await apply_fact_changes.write(store, tx, owner, changes, at=now)
     drew_on = await _drew_on(store, tx, owner, frozenset(ids), beside)
     counts = await store.undo(tx, owner, ids, beside=beside)
     if drew_on.sessions or drew_on.evidence:

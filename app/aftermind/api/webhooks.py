@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.api.services import Parts
+from aftermind.api.memory_services import Parts
 from aftermind.events.types import KEPT_KINDS
 from aftermind.types import Scope
 from aftermind.types.uuid7 import uuid7

@@ -7,7 +7,7 @@ from aftermind.db import webhook_deliveries_inmemory as rows
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.events.types import MemoryEvent
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 

@@ -14,13 +14,13 @@ from aftermind.api.audit_anchors import witnesses
 from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
+from aftermind.api.journalled_tables import make_codec
+from aftermind.api.memory_services import Parts
 from aftermind.api.outbox_per_accept_mode import Accept, Outboxes
-from aftermind.api.record_tables import make_codec
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_inprocess import InProcessVectors
 from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.api.retention.policies import DuePolicies, Retention
-from aftermind.api.services import Parts
 from aftermind.api.turn_builder import limits
 from aftermind.api.webhooks_inprocess import InProcessCourier
 from aftermind.db import metric_history, webhook_deliveries, webhook_deliveries_inmemory

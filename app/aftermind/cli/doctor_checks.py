@@ -18,7 +18,7 @@ from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
-from aftermind.db import migrate, node_probe, tenant_moves
+from aftermind.db import migrate, postgres_node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
@@ -106,7 +106,7 @@ def _first_remedy(exc: Exception, what: str) -> str | None:
 @_reports_failure("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
 async def postgres(url: str, settings: Settings) -> list[Finding]:
     """The primary: whether it answers, is a primary, has our schema, and agrees with our clock."""
-    seen = await node_probe.node(url)
+    seen = await postgres_node_probe.node(url)
     findings = [Finding(what="Postgres", seen=f"version {seen.version} answers in {seen.round_trip_ms:.1f} ms")]
     if seen.in_recovery:
         remedy = "Set AFTERMIND_DATABASE_URL to the primary and list replicas in AFTERMIND_REPLICA_URLS."
@@ -131,7 +131,9 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
 @_reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     """A replica: whether it follows this primary, how far behind it is, and whether tenants are isolated on it."""
-    seen, leader = await asyncio.gather(node_probe.node(url), node_probe.node(primary), return_exceptions=True)
+    seen, leader = await asyncio.gather(
+        postgres_node_probe.node(url), postgres_node_probe.node(primary), return_exceptions=True
+    )
     if isinstance(seen, BaseException):
         raise seen
     what = f"replica {seen.name}"
@@ -145,7 +147,7 @@ async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     if seen.system != leader.system:
         remedy = "It follows another cluster. Rebuild it from this primary."
         return [Finding(what=what, seen="it belongs to another primary", verdict=Verdict.BAD, remedy=remedy)]
-    login = await node_probe.isolation(url)
+    login = await postgres_node_probe.isolation(url)
     if login.is_unbound and not settings.allow_owner:
         said = f"role {login.role} bypasses row-level security, so recall does not read this replica"
         return [Finding(what=what, seen=said, verdict=Verdict.BAD, remedy=ROLE_REMEDY)]
@@ -374,7 +376,7 @@ async def _host(url: str, host: str, port: int, *, used: int) -> Finding:
     """A host of a URL with several: its role, and whether it is the primary that is used."""
     what = f"Postgres {host}:{port}"
     try:
-        timeline = await node_probe.timeline(url, host, port)
+        timeline = await postgres_node_probe.timeline(url, host, port)
     except errors.StoreUnavailable as exc:
         remedy = "Start it, or take it out of AFTERMIND_DATABASE_URL: there is one host less to fail over to."
         return Finding(what=what, seen=str(exc), verdict=Verdict.WARNING, remedy=remedy)
@@ -410,7 +412,7 @@ async def _schema(url: str, settings: Settings) -> Finding:
 
 async def _isolation(url: str, settings: Settings) -> list[Finding]:
     """Whether row-level security is forced on every table of tenants, and binds this role."""
-    seen = await node_probe.isolation(url)
+    seen = await postgres_node_probe.isolation(url)
     if seen.open_tables:
         said = f"row-level security is not forced on {', '.join(seen.open_tables)}"
         remedy = "Run `aftermind migrate` to force it: until then an owner can read every tenant's rows."

@@ -16,7 +16,7 @@ from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
-from aftermind.evaluation.fit import Fitted, fit_namespace
+from aftermind.evaluation.fit_ranking import Fitted, fit_namespace
 from aftermind.evaluation.run import Variant, evaluate, sampled
 from aftermind.evaluation.score_comparison import ALL, Summary, summarise
 from aftermind.memory import Memory

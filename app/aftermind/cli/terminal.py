@@ -203,7 +203,7 @@ def with_memory(
 
     A recall, and within it the question's vector, may take `patience` seconds at least: a person waits, not an agent.
     """
-    from aftermind.api.routed_calls import away_databases
+    from aftermind.api.multi_database_calls import away_databases
     from aftermind.memory import Memory
 
     given = settings or Settings()

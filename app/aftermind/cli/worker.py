@@ -13,7 +13,7 @@ import typer
 
 from aftermind import errors, extras, private_files
 from aftermind.api import address_resolution
-from aftermind.cli import every_database, terminal
+from aftermind.cli import process_per_database, terminal
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 from aftermind.wire import queues
@@ -160,7 +160,7 @@ def _serves_every_database(settings: Settings) -> bool:
 def _run_for_each(settings: Settings, command: list[str]) -> NoReturn:
     for name in settings.database_names:  # refused now, and not by each process again and again
         address_resolution.resolve(settings.of_database(name))
-    raise typer.Exit(every_database.run(settings, [sys.executable, "-m", "aftermind.cli", *command]))
+    raise typer.Exit(process_per_database.run(settings, [sys.executable, "-m", "aftermind.cli", *command]))
 
 
 def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None = None) -> NoReturn:

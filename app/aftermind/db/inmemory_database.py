@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
-from aftermind.db.record_store_journals import openings
+from aftermind.db.record_store_journals import process_liveness
 from aftermind.db.record_store_journals.row_codec import DELETED, SHARED, Changes, Owner
 from aftermind.db.record_store_journals.writer import Group, JournalWriter, Refresh
 from aftermind.types import Scope
@@ -187,7 +187,7 @@ class MemoryDatabase:
         """Whether the holder of a lease has certainly ended."""
         if opening is None or not self.is_shared:
             return opening != self.opening
-        return openings.has_ended(opening)
+        return process_liveness.has_ended(opening)
 
     @asynccontextmanager
     async def transaction(

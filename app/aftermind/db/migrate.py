@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors, extras
-from aftermind.db import row_level_security, second_vector_column
+from aftermind.db import reembedding_column, row_level_security
 from aftermind.db.engine import password_reader
 from aftermind.db.error_mapping import HEAD, driver_error, translated
 from aftermind.db.primary_connection import connect
@@ -60,7 +60,7 @@ async def apply(
 
     Safe to repeat and to run concurrently: the second waits for the first. A database without vectors adopts
     `embedder`, whatever its dimension; vectors of another embedder are kept until they are re-embedded: see
-    `db.second_vector_column`. Without `embedder` a new database uses the hash embedder, of `dimension` (default 384).
+    `db.reembedding_column`. Without `embedder` a new database uses the hash embedder, of `dimension` (default 384).
 
     For a table that another transaction locks, it waits little more than a second at a time, because other statements
     queue behind it, and `patience` seconds in total. After that, and if the database does not answer, raises
@@ -148,8 +148,8 @@ async def _migrated(
         await connection.execute(text(statement))
     await connection.commit()
     await connection.run_sync(_upgrade, new.dimension)
-    await connection.execute(_NOTE, {"key": second_vector_column.ACTIVE_KEY, "value": new.key})
-    await second_vector_column.adopt(connection, wanted)
+    await connection.execute(_NOTE, {"key": reembedding_column.ACTIVE_KEY, "value": new.key})
+    await reembedding_column.adopt(connection, wanted)
     await row_level_security.secure(connection)
     await connection.commit()
     return HEAD

@@ -147,7 +147,7 @@ EPISODES = Table(
     Column("keep", ARRAY(Text)),  # what `save=` named, NULL for everything
     Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.term_keys.term_keys: each term with its owner
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
-    Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.second_vector_column
+    Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembedding_column
     Column("passages", ARRAY(Integer)),  # of a long text: their borders, in characters
     Column("passage_terms", ARRAY(BigInteger)),  # those of each passage, each followed by a 0
     Column("passage_embedding", ARRAY(HALFVEC)),  # of each passage, or sentence

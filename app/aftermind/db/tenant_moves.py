@@ -28,7 +28,7 @@ from sqlalchemy import Column, Table, text
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from aftermind import errors
-from aftermind.db import second_vector_column as vectors
+from aftermind.db import reembedding_column as vectors
 from aftermind.db.database_protocol import Database
 from aftermind.db.engine import WATERMARK, parse_watermark, password_reader
 from aftermind.db.error_mapping import translated

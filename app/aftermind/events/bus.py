@@ -17,7 +17,7 @@ from aftermind.db import event_log
 from aftermind.db.database_protocol import Database, Transaction, Watermark
 from aftermind.db.event_log import EventRow
 from aftermind.events.deduplication import EarlyEvents
-from aftermind.events.published_marks import Marking
+from aftermind.events.mark_published import Marking
 from aftermind.events.pubsub import ChannelListener, Listeners
 from aftermind.events.types import MemoryEvent, MemoryGap, from_json
 from aftermind.freshness import WatermarkDelivery

@@ -14,7 +14,7 @@ from aftermind.types import Job, JobId, JobKind, Json, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.types.replay import ReplayMode
 from aftermind.types.validation import Limits, normalise
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 MAX_INSTRUCTION_CHARACTERS = 4_000  # twice the prompt that they follow
 OPTIONS = frozenset({"model", "extractor", "instructions"})  # of an extraction

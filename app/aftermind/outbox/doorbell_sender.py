@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from aftermind import errors
 from aftermind.outbox.doorbell_message import Doorbell
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.wire.doorbell_queues import DoorbellQueues

@@ -12,7 +12,7 @@ from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
-from aftermind.outbox.generation_lookup import GenerationLookup
+from aftermind.outbox.generation_from_postgres import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Prepare, Tidy, load_work
 from aftermind.outbox.protocol import Outbox

@@ -13,15 +13,15 @@ from aftermind.db.database_protocol import Database, Transaction
 from aftermind.ledger.protocol import Ledger
 from aftermind.outbox.ledger_backlog_limits import LedgerLimits
 from aftermind.outbox.protocol import Sent
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.session_order import placed_after, session_columns
 from aftermind.types.tombstone import Tombstone
-from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending import PendingLimits
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 log = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from aftermind import errors
 from aftermind.outbox.doorbell_sender import DoorbellSender
-from aftermind.outbox.generation_lookup import GenerationLookup
+from aftermind.outbox.generation_from_postgres import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor, Group, LateError, hand_over
 from aftermind.outbox.protocol import Sent
 from aftermind.outbox.spool import Spool
@@ -18,9 +18,9 @@ from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Accepted, Offer, PendingLimits
 from aftermind.wire.redis_keys import owner_part
+from aftermind.wire.turn_encoding import encode_turn
 
 ORPHANS_SECONDS = 5.0  # how often a send checks for spooled turns of another process
 

@@ -21,8 +21,8 @@ from aftermind import errors
 from aftermind.outbox.spool_segment import DAMAGED, Segment, SpoolEntry
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
-from aftermind.wire.payloads import decode_turn
 from aftermind.wire.redis_keys import owner_part
+from aftermind.wire.turn_encoding import decode_turn
 
 FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
 WRITE_MARGIN = 1.5  # the next write may take longer than the last ones

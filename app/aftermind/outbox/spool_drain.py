@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 from aftermind import errors
 from aftermind.outbox.group_commit import MAX_TURNS, Acceptor, hand_over
-from aftermind.outbox.single_task import OneTask
+from aftermind.outbox.single_background_task import OneTask
 from aftermind.outbox.spool import Spool
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.message import Turn, without_key
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import Accepted, Offer, PendingLimit
 from aftermind.wire.redis_keys import owner_part
+from aftermind.wire.turn_encoding import encode_turn
 
 log = get_logger(__name__)
 

@@ -19,8 +19,8 @@ from uuid import UUID, uuid4
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Turn
-from aftermind.wire.payloads import decode_turn
 from aftermind.wire.redis_keys import owner_part
+from aftermind.wire.turn_encoding import decode_turn
 
 log = get_logger(__name__)
 

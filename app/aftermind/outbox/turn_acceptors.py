@@ -16,11 +16,11 @@ from aftermind.outbox.ledger_backlog_limits import LedgerLimits
 from aftermind.outbox.send_within_budget import Flights, named
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.session_order import Counted, counted, placed_after, session_columns
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.pending import BELLS, Accepted, Offer, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis.connection import UnknownScriptError
 from aftermind.wire.redis.resp import Answer
+from aftermind.wire.turn_encoding import encode_turn
 
 RAISE_SHARE = 0.4  # of the budget of remember(), for raising watermarks once the turn is committed
 PAUSE_SECONDS = 1.0  # after Redis took longer than that, before a turn waits for it again

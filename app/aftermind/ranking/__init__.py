@@ -19,8 +19,8 @@ from aftermind.ranking.name_variants import capitalised_words
 from aftermind.ranking.passages import ComparedPassages, with_best_passages
 from aftermind.ranking.score_fusion import ranks, reciprocal_rank, scaled
 from aftermind.ranking.tokenizer import ends_asking, is_stop_word, spoken, stem, terms, tokens
+from aftermind.ranking.turn_features import FEATURES, Scores, Turns, compares_sentences, score
 from aftermind.ranking.vectors import cosine, unit
-from aftermind.ranking.windows import FEATURES, Scores, Turns, compares_sentences, score
 
 __all__ = [
     "FEATURES",

@@ -10,7 +10,7 @@ from aftermind.ranking import bm25
 from aftermind.ranking.fitted_coefficients import Models, models_of
 from aftermind.ranking.name_variants import capitalised_words, is_variant
 from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
-from aftermind.ranking.windows import Features, Scores, Turns, Worths, features, score
+from aftermind.ranking.turn_features import Features, Scores, Turns, Worths, features, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
 from aftermind.ranking.candidates import Frame, Frequencies, Question, named_speakers, named_terms
-from aftermind.ranking.windows import Scores
+from aftermind.ranking.turn_features import Scores
 
 Floats = NDArray[np.float64]
 

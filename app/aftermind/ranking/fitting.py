@@ -6,7 +6,7 @@ import numpy as np
 
 from aftermind.ranking.fitted_coefficients import Models
 from aftermind.ranking.score_probability import Floats, Group, fit
-from aftermind.ranking.windows import FEATURES, FEW
+from aftermind.ranking.turn_features import FEATURES, FEW
 
 # The features of each model of `Models`.
 USES = {

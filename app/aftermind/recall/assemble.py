@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
 
-from aftermind.recall.budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, Order, fit
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
+from aftermind.recall.token_budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, Order, fit
 from aftermind.stores.search import Briefing
 from aftermind.types import (
     Block,

@@ -81,8 +81,8 @@ from aftermind.types import (
 )
 from aftermind.types.feedback import FeedbackCount
 from aftermind.types.uuid7 import uuid7
-from aftermind.wire.payloads import decode_readable
 from aftermind.wire.pending import Pending
+from aftermind.wire.turn_encoding import decode_readable
 
 LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
 UnstoredTurns = Callable[[Transaction, Scope], Awaitable[Sequence[bytes]]]

@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aftermind.stack import server_tools
-from aftermind.stack.models import Command, HealthCheck, Restart
-from aftermind.stack.program import Launch
-from aftermind.stack.run_as import dying_with_parent
+from aftermind.stack.command_prefixes import dying_with_parent
+from aftermind.stack.component_types import Command, HealthCheck, Restart
+from aftermind.stack.supervised_program import Launch
 
 
 class CommandProgram:

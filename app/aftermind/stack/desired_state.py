@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aftermind.errors import StackError
-from aftermind.stack.models import Command, ComponentState, ComponentStatus, HealthCheck, Restart
+from aftermind.stack.component_types import Command, ComponentState, ComponentStatus, HealthCheck, Restart
 from aftermind.stack.state_dir import StateFolder, read_json, write_json
 
 

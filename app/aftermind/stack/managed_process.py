@@ -11,8 +11,8 @@ from pathlib import Path
 
 from aftermind.errors import StackError
 from aftermind.stack import diagnosis
-from aftermind.stack.models import ComponentState, ComponentStatus, Restart
-from aftermind.stack.program import Launch, Program
+from aftermind.stack.component_types import ComponentState, ComponentStatus, Restart
+from aftermind.stack.supervised_program import Launch, Program
 from aftermind.telemetry.logger import get_logger
 
 FIRST_DELAY = 0.1  # seconds before the first restart

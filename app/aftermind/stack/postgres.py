@@ -10,11 +10,11 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import orphans, ports, server_tools
 from aftermind.stack import saved_settings as names
-from aftermind.stack.models import Restart, StopOrder
-from aftermind.stack.program import Launch
-from aftermind.stack.run_as import Identity, dying_with_parent
+from aftermind.stack.command_prefixes import Identity, dying_with_parent
+from aftermind.stack.component_types import Restart, StopOrder
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
+from aftermind.stack.supervised_program import Launch
 
 INITDB_TIMEOUT = 120.0  # seconds; takes 0.5 s on an idle disk
 SLOT = "aftermind_replica"

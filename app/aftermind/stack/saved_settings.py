@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from aftermind.errors import StackError
 from aftermind.stack import ports
-from aftermind.stack.models import Endpoints
+from aftermind.stack.component_types import Endpoints
 from aftermind.stack.state_dir import StateFolder, read_json, write_json
 
 FORMAT = 1

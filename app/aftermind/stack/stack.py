@@ -15,8 +15,8 @@ from aftermind import extras
 from aftermind.errors import InvalidSettings, StackError
 from aftermind.stack import desired_state, diagnosis, saved_settings
 from aftermind.stack import state_dir as stack_state_dir
+from aftermind.stack.component_types import Command, ComponentState, ComponentStatus, Endpoints
 from aftermind.stack.desired_state import DesiredState, Report
-from aftermind.stack.models import Command, ComponentState, ComponentStatus, Endpoints
 from aftermind.stack.state_dir import StateFolder
 
 POLL = 0.02  # seconds between reads of the report

@@ -17,17 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, desired_state, orphans, run_as, saved_settings
+from aftermind.stack import binaries, command_prefixes, desired_state, orphans, saved_settings
 from aftermind.stack.command_program import CommandProgram
+from aftermind.stack.component_types import ComponentState
 from aftermind.stack.desired_state import Report
 from aftermind.stack.managed_process import Supervised
-from aftermind.stack.models import ComponentState
 from aftermind.stack.postgres import Primary
-from aftermind.stack.program import Program
 from aftermind.stack.redis import Redis
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
+from aftermind.stack.supervised_program import Program
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 
@@ -111,7 +111,7 @@ class Supervisor:
 
     def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, ReplicaServer | None]:
         programs = binaries.postgres_bin()
-        user = run_as.for_postgres(programs / "postgres", data=self._folder.primary)
+        user = command_prefixes.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
         primary = Primary(
             self._folder,

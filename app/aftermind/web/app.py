@@ -18,17 +18,17 @@ from aftermind.api.health import Health
 from aftermind.api.process_registry import announce_keys
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.web import openapi_document, problems, routes
+from aftermind.web import openapi_document, problem_details, routes
 from aftermind.web.auth import Authenticator
+from aftermind.web.cached_health_check import SharedHealth
 from aftermind.web.caller_limits import CallerLimits
-from aftermind.web.direct_recall import DirectRecall
 from aftermind.web.event_fanout import Feeds
+from aftermind.web.fast_recall_middleware import DirectRecall
 from aftermind.web.middleware import Guard
 from aftermind.web.pages import mount as screens
 from aftermind.web.pages.metrics_sampler import Pulse
 from aftermind.web.pages.rendering import signed_out
 from aftermind.web.routes import metrics
-from aftermind.web.shared_health import SharedHealth
 from aftermind.web.shared_rate_limit import SharedRate
 from aftermind.web.sse import before_stopping
 from aftermind.wire.redis.client import RedisLink
@@ -71,7 +71,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     keys = Keys(settings.redis_prefix) if link is None else link.keys(settings.redis_prefix)
     shared = SharedRate(link, keys)
     app.state.memory, app.state.door = memory, Authenticator(memory, shared)
-    problems.install(app)
+    problem_details.install(app)
     max_bytes = 2 * max(settings.turn_max_bytes, STATE_BYTES) + BODY_FLOOR
     limits = CallerLimits(
         max_requests=settings.web_requests_per_key,

@@ -24,7 +24,7 @@ from aftermind.types.network_address import is_loopback
 from aftermind.types.scope import GROUP_PREFIX, Scope
 from aftermind.types.stream_token import StreamToken
 from aftermind.web.path_ids import named_user
-from aftermind.web.problems import route_template
+from aftermind.web.problem_details import route_template
 from aftermind.web.shared_rate_limit import SharedRate
 
 NAMESPACE_COOKIE = "aftermind_namespace"  # of a browser whose key has the right `tenants`: the namespace that it shows

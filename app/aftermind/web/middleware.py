@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.audit import acting_as
-from aftermind.web import auth, json_bounds, path_ids, problems
+from aftermind.web import auth, json_bounds, path_ids, problem_details
 from aftermind.web.caller_limits import CallerLimits
 from aftermind.web.shared_rate_limit import SharedRate
 
@@ -76,7 +76,7 @@ class Guard:
         try:
             await self._guarded(scope, receive, answered.send)
         except errors.AftermindError as exc:  # of the guard itself and of recall: FastAPI's routes answer their own
-            await problems.to_response(exc)(scope, receive, answered.send)
+            await problem_details.to_response(exc)(scope, receive, answered.send)
         finally:
             answered.write_log(scope)
 
@@ -84,17 +84,17 @@ class Guard:
         headers = Headers(scope=scope)
         if not _is_well_formed(headers):
             why = "the Host or Origin header is not a valid address."
-            await problems.problem("http-400", 400, "Bad request", why)(scope, receive, send)
+            await problem_details.problem("http-400", 400, "Bad request", why)(scope, receive, send)
             return
         if scope["method"] not in SAFE and not (_is_own(headers) or self._is_allowed(scope["path"], headers)):
             why = "the request was sent by a page of another site. Send it from the console, or from a program."
-            await problems.problem("cross-site", 403, "Cross-site request refused", why)(scope, receive, send)
+            await problem_details.problem("cross-site", 403, "Cross-site request refused", why)(scope, receive, send)
             return
         is_public = scope["path"] in PUBLIC or scope["path"].startswith("/static/")
         most = min(PUBLIC_BODY_BYTES, self._max_bytes) if is_public else self._max_bytes
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) < 16) or int(length) > most:
-            await problems.problem("http-413", 413, "Body too large", _why(most))(scope, receive, send)
+            await problem_details.problem("http-413", 413, "Body too large", _why(most))(scope, receive, send)
             return
         if is_public:
             await self._app(scope, _bounded(receive, most), send)
@@ -121,14 +121,14 @@ class Guard:
             found = await auth.admit(request, text, is_session=is_session)
         except errors.AftermindError as exc:
             if is_api:
-                await problems.to_response(exc)(scope, receive, send)
+                await problem_details.to_response(exc)(scope, receive, send)
             elif scope["method"] in SAFE:
                 scope.setdefault("state", {})["refused"] = exc
                 await self._app(scope, receive, send)
             elif isinstance(exc, errors.KeyRefused):
                 await self._signed_out(request)(scope, receive, send)
             else:
-                await problems.to_response(exc)(scope, receive, send)
+                await problem_details.to_response(exc)(scope, receive, send)
             return None
         scope.setdefault("state", {})["caller"] = found
         return found
@@ -157,7 +157,7 @@ class Guard:
                 held += len(part)
                 parts.append(part)
                 if held > most:
-                    await problems.problem("http-413", 413, "Body too large", _why(most))(scope, receive, send)
+                    await problem_details.problem("http-413", 413, "Body too large", _why(most))(scope, receive, send)
                     return
                 if not message.get("more_body", False):
                     break
@@ -193,7 +193,7 @@ class _Answered:
             extra["key"] = caller.id
         if recall_id is not None:
             extra["recall_id"] = recall_id
-        log.info("%s %s", scope["method"], problems.route_template(scope), extra=extra)
+        log.info("%s %s", scope["method"], problem_details.route_template(scope), extra=extra)
 
 
 def _bounded(receive: Receive, most: int) -> Receive:

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from aftermind.types.api_key import Right
 from aftermind.web import auth, routes
 from aftermind.web.event_schemas import event_schemas
-from aftermind.web.problems import Problem
+from aftermind.web.problem_details import Problem
 
 RIGHT = "x-required-right"  # of an operation
 

@@ -12,7 +12,6 @@ from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
 from aftermind.types.job import is_last_chance, together
 from aftermind.types.job_admin import PendingTurn
 from aftermind.types.tombstone import Generation, Tombstone
-from aftermind.wire.payloads import decode_turn, encode_turn
 from aftermind.wire.pending_types import (
     Accepted,
     ClaimedTurn,
@@ -30,6 +29,7 @@ from aftermind.wire.redis.resp import Answer, Argument, packed
 from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_epoch import Epoch
 from aftermind.wire.redis_keys import Keys, namespace_part, owner_part, parse_owner
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 __all__ = [
     "BELLS",
@@ -75,16 +75,22 @@ class Pending:
         self.generation = generation or Generation()
         self.shards: tuple[Pending, ...] = (self,)  # of a Redis Cluster, see wire.pending_shards
         self._malformed = 0
-        agents = ("pending_accept", "pending_reserve", "pending_read", "pending_erase", "generation_raise")
+        agents = (
+            "pending_accept",
+            "pending_reserve_session_positions",
+            "pending_read",
+            "pending_erase",
+            "erasure_generation_raise",
+        )
         workers = (
             "pending_claim",
-            "pending_heartbeat",
-            "pending_release",
-            "pending_return_claim",
+            "pending_renew_leases",
+            "pending_release_leases",
+            "pending_undo_claim",
             "pending_settle",
             "pending_backlog",
             "pending_lost_leases",
-            "tenant_switch",
+            "tenant_refuse_after_move",
         )
         self._scripts = {name: Script(name, keys) for name in (*agents, *workers)}
         self._packed_head: tuple[tuple[PendingLimits, int], bytes] | None = None
@@ -158,7 +164,9 @@ class Pending:
             )
             for turn in turns
         ]
-        found = await self._scripts["pending_reserve"](self._link, *(each for of_turn in arguments for each in of_turn))
+        found = await self._scripts["pending_reserve_session_positions"](
+            self._link, *(each for of_turn in arguments for each in of_turn)
+        )
         placed = [
             replace(turn, base=int(base), counted_from=int(counted_from))
             for turn, base, counted_from in zip(turns, found[::3], found[1::3], strict=True)
@@ -225,7 +233,7 @@ class Pending:
         turns that were accepted before Redis had any. That is set once, to `begun`: see `Database.generation_floor`.
         """
         given = ("" if each is None else each for each in (number, begun))
-        found = await self._scripts["generation_raise"](self._link, *given)
+        found = await self._scripts["erasure_generation_raise"](self._link, *given)
         last, begun = (None if each is None else int(each) for each in found)
         self.generation.learn(last or 0)
         return last, begun
@@ -292,7 +300,7 @@ class Pending:
 
     async def heartbeat(self, ids: Sequence[JobId], *, token: LeaseToken, for_: timedelta) -> frozenset[JobId]:
         """Renew the leases; the jobs that the token still holds."""
-        held = await self._scripts["pending_heartbeat"](self._link, str(token), _ms(for_), *map(str, ids))
+        held = await self._scripts["pending_renew_leases"](self._link, str(token), _ms(for_), *map(str, ids))
         return frozenset(JobId(UUID(job.decode())) for job in held)
 
     async def release(
@@ -310,11 +318,13 @@ class Pending:
         `uncount_loss` (Redis was away when they were to be given back) a lease that has run out since is not counted.
         """
         flag = "1" if counts else "2" if uncount_loss else "0"
-        return int(await self._scripts["pending_release"](self._link, str(token), _ms(after), flag, *map(str, ids)))
+        return int(
+            await self._scripts["pending_release_leases"](self._link, str(token), _ms(after), flag, *map(str, ids))
+        )
 
     async def return_claim(self, token: LeaseToken) -> int:
         """Give back what a claim took whose answer never arrived, the attempt uncounted; how many turns."""
-        return int(await self._scripts["pending_return_claim"](self._link, str(token)))
+        return int(await self._scripts["pending_undo_claim"](self._link, str(token)))
 
     async def settle(
         self, ids: Sequence[JobId], *, watermark: Watermark | None, owners: Iterable[Scope] = ()
@@ -353,7 +363,9 @@ class Pending:
         that are not `known` there. If there are any, nothing is changed.
         """
         jobs = map(str, known)
-        missing = await self._scripts["tenant_switch"](self._link, namespace_part(namespace), database, since_ms, *jobs)
+        missing = await self._scripts["tenant_refuse_after_move"](
+            self._link, namespace_part(namespace), database, since_ms, *jobs
+        )
         return [JobId(UUID(job.decode())) for job in missing]
 
     async def serve_elsewhere(self, namespace: str, database: str) -> None:

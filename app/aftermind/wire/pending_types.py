@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from aftermind.settings import Settings
 from aftermind.types import JobId, LeaseToken, Scope, Turn, Watermark
-from aftermind.wire.payloads import decode_owned_turn
 from aftermind.wire.redis_epoch import Epoch
+from aftermind.wire.turn_encoding import decode_owned_turn
 
 
 class PendingLimit(StrEnum):

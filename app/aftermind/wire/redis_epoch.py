@@ -70,7 +70,7 @@ async def ensure_epoch(
     if not await swap(link, found or b"", claimed.encode()):
         return await ensure_epoch(link, keys, take_watermark, take_generation)
     if take_generation is not None:
-        await Script("generation_raise", keys)(link, await take_generation())
+        await Script("erasure_generation_raise", keys)(link, await take_generation())
     settled = Epoch(id=claimed.id, run=run, settled=True, floor=await take_watermark())
     if not await swap(link, claimed.encode(), settled.encode()):
         return await ensure_epoch(link, keys, take_watermark, take_generation)

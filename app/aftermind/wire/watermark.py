@@ -17,7 +17,7 @@ class Watermarks:
         shards = list(split_shards(link, keys))
         self._links, self._keys = [each for each, _ in shards], [each for _, each in shards]
         self._raise = [Script("watermark_raise", each) for each in self._keys]
-        self._trust = [Script("watermark_trust", each) for each in self._keys]
+        self._allow_replica_reads = [Script("watermark_allow_replica_reads", each) for each in self._keys]
 
     async def raise_to(self, watermark: Watermark | None, owners: Iterable[Scope]) -> None:
         """After a COMMIT (never before), for those whose rows it changed. None (no replica can lag) does nothing.
@@ -46,7 +46,7 @@ class Watermarks:
             await self.raise_to(watermark, some)
         place = (watermark.system, watermark.timeline, watermark.lsn)
         head = (namespace_part(owner.namespace), asked_ms, *place)
-        return bool(await self._trust[shard](self._links[shard], *head, *map(owner_part, last)))
+        return bool(await self._allow_replica_reads[shard](self._links[shard], *head, *map(owner_part, last)))
 
     def lease_of(self, owner: Scope) -> tuple[str, int]:
         """What `trust` covers: the namespace, and the shard of a cluster."""

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.dead_letters import Letters
 from tests.support.servers import Database
 from tests.support.turns import turn_of

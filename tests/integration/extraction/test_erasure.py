@@ -15,7 +15,7 @@ from aftermind.ledger.protocol import Failure, ModelUsage
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Job, JobKind, JobState, Lease, Scope
 from aftermind.types.replay import JobFilter
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.turn_encoding import decode_turn
 from aftermind_tasks import job_events
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI

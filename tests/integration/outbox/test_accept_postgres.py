@@ -19,9 +19,9 @@ from aftermind.outbox.publish_or_spool import Publisher
 from aftermind.receipt import Receipt, StepState
 from aftermind.settings import Settings
 from aftermind.types import JobKind, JobState, Scope, Turn
-from aftermind.wire.payloads import decode_turn
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis_keys import Keys
+from aftermind.wire.turn_encoding import decode_turn
 from tests.support.loop_clock import loop_clock
 from tests.support.proxy import proxy_to
 from tests.support.servers import Database, psql_async

@@ -12,8 +12,8 @@ from aftermind.outbox.spool import Spool
 from aftermind.outbox.spool_segment import Segment
 from aftermind.types import Scope, Turn
 from aftermind.types.tombstone import Tombstone
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.redis_keys import owner_part
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.turns import texts_of, turn_of
 
 pytestmark = pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import Memory, Message, Settings, errors
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
-from aftermind.evaluation.fit import LEAST_QUESTIONS, fit_namespace
+from aftermind.evaluation.fit_ranking import LEAST_QUESTIONS, fit_namespace
 from aftermind.ranking import FEATURES, models_of
 from aftermind.ranking.fitted_coefficients import to_json
 from tests.support.servers import Database

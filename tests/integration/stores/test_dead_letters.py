@@ -16,7 +16,7 @@ from aftermind.llm.protocols import Extraction, ExtractionRequest, Extractor
 from aftermind.receipt import StepState
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import ItemState, PlanState, ReplayPlan
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.turns import turn_of
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 

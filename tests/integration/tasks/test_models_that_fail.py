@@ -10,7 +10,7 @@ from aftermind import errors
 from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from aftermind_tasks import extraction_call, job_handlers
 from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime

@@ -17,7 +17,7 @@ from aftermind.settings import Settings
 from aftermind.types import Fact, JobKind, JobState, Message, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.types.replay import JobFilter, ReplayMode
-from aftermind.wire.payloads import encode_turn
+from aftermind.wire.turn_encoding import encode_turn
 from aftermind_tasks import job_handlers
 from aftermind_tasks.job_runner import Tally, perform
 from aftermind_tasks.runtime import Runtime, open_runtime

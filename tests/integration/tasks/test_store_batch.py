@@ -22,7 +22,7 @@ from aftermind.types.tombstone import Tombstone
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
-from aftermind_tasks import store, store_effects
+from aftermind_tasks import store, store_turns
 from aftermind_tasks.job_events import BatchStart
 from aftermind_tasks.job_runner import Tally
 from aftermind_tasks.runtime import Runtime, open_runtime
@@ -180,7 +180,7 @@ async def test_events_are_told_with_the_cursors_and_the_duration_of_their_record
     await known(runtime)
     turn = turn_of("alice", "I moved to Oslo.")
     turn = replace(turn, counted_from=turn.base)
-    effects = await store_effects.write(runtime, [turn], await prepare(runtime, [turn]), BatchStart.now(runtime))
+    effects = await store_turns.write(runtime, [turn], await prepare(runtime, [turn]), BatchStart.now(runtime))
     assert effects.turns == [turn]
 
     kept = await runtime.events.past(Scope(user_id="alice"), after="0")  # type: ignore[attr-defined]
@@ -237,9 +237,7 @@ async def test_first_turns_of_a_new_user_are_stored_once_however_many_workers_st
     turns = [replace(turn, counted_from=turns[0].base) for turn in turns]
     prepared = await prepare(runtime, turns)
 
-    await asyncio.gather(
-        *(store_effects.write(runtime, [turn], prepared, BatchStart.now(runtime)) for turn in turns * 2)
-    )
+    await asyncio.gather(*(store_turns.write(runtime, [turn], prepared, BatchStart.now(runtime)) for turn in turns * 2))
 
     assert len(await said(runtime, Scope(user_id="alice"))) == 10
     assert (await psql_async(database.admin_url, "SELECT count(*) FROM aftermind.users")).strip() == "1"

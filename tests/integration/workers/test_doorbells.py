@@ -14,7 +14,7 @@ from celery import Celery
 from aftermind import Memory
 from aftermind.wire import queues
 from aftermind.wire.redis_keys import Keys
-from aftermind_workers.eager_strategy import MAX_BELLS
+from aftermind_workers.early_doorbell_strategy import MAX_BELLS
 from tests.support.servers import Database
 from tests.support.waiting import wait_until
 from tests.support.workers import SLOWLY, TOUCHY, environment, start_worker, workers

@@ -9,8 +9,8 @@ import redis
 from aftermind import Memory
 from aftermind.errors import JobDead
 from aftermind.types import Scope
-from aftermind.wire.payloads import encode_turn
 from aftermind.wire.redis_keys import Keys, owner_part
+from aftermind.wire.turn_encoding import encode_turn
 from tests.support.servers import Database, psql_async
 from tests.support.turns import turn_of
 from tests.support.waiting import wait_until

@@ -14,7 +14,7 @@ from aftermind.integrations.message_records import Records, replace_episodes
 from aftermind.types import Episode, Scope
 from aftermind.types.message import RECORD, FrameworkRecord
 from aftermind.types.validation import Limits
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 LIMITS = Limits()
 RECORDS = Records(framework="here", role=lambda record: str(record["role"]), text_at=lambda record: ("text",))

@@ -9,8 +9,8 @@ import pytest
 
 from aftermind.errors import StackError
 from aftermind.stack import desired_state
+from aftermind.stack.component_types import Command, ComponentState, ComponentStatus
 from aftermind.stack.desired_state import DesiredState, Report
-from aftermind.stack.models import Command, ComponentState, ComponentStatus
 from aftermind.stack.state_dir import StateFolder
 
 READERS: dict[str, Callable[[StateFolder], object]] = {

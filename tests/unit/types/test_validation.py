@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.types import Message, Role, Scope, Turn
 from aftermind.types.message import new_ids
 from aftermind.types.validation import Limits, normalise, split
-from aftermind.wire.payloads import decode_turn, encode_turn
+from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 LIMITS = Limits()

@@ -7,7 +7,7 @@ import pytest
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.wire import queues
-from aftermind_workers import celery_config, task
+from aftermind_workers import celery_config, doorbell_task
 
 
 def settings() -> Settings:
@@ -71,7 +71,7 @@ def test_later_releases_are_taken(found: str) -> None:
 
 
 def test_one_job_id_is_a_bell() -> None:
-    assert task.is_bell((str(uuid4()),), {})
+    assert doorbell_task.is_bell((str(uuid4()),), {})
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_one_job_id_is_a_bell() -> None:
     ],
 )
 def test_anything_else_is_garbage(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    assert not task.is_bell(args, kwargs)
+    assert not doorbell_task.is_bell(args, kwargs)

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from aftermind import errors
-from aftermind.db.record_store_journals import openings
+from aftermind.db.record_store_journals import process_liveness
 from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, Journal, SharedJournal, StoreState, is_shared
 from aftermind.db.record_store_journals.row_codec import OWNER, Changes, Owner, RowCodec, dump_owner
 from aftermind.telemetry.logger import get_logger
@@ -126,7 +126,7 @@ class JournalWriter:
             return [OWNER.validate_json(name) for name in found.partitions]
 
         found = await self._run(work)
-        self.opening = openings.begin()
+        self.opening = process_liveness.begin()
         return found
 
     async def load(self, owner: Owner, cached: Container[Owner]) -> tuple[Loaded, Refresh]:
@@ -234,7 +234,7 @@ class JournalWriter:
                 if thread is not None:
                     thread.shutdown(wait=False)
             self._thread = self._reader = None
-        openings.end(self.opening)
+        process_liveness.end(self.opening)
 
     # In the thread that writes, or under the lock.
 
@@ -268,7 +268,7 @@ class JournalWriter:
             self._observed = state, now
         waited = now - self._observed[1]
         is_free = not state.holder and (state.waiting in ("", self.opening) or waited > GRACE_SECONDS)
-        is_lost = bool(state.holder) and (waited > LOST_SECONDS or openings.has_ended(state.holder))
+        is_lost = bool(state.holder) and (waited > LOST_SECONDS or process_liveness.has_ended(state.holder))
         if is_free or is_lost or state.holder == self.opening:
             found = self._swap({}, state, self.opening)
             if found is None:

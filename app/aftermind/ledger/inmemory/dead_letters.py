@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, mem
-from aftermind.ledger.inmemory import records
+from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.ledger import jobs_table, put_record
 from aftermind.ledger.replay_protocol import check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState
@@ -74,7 +74,7 @@ async def discard(
         if job.kind is JobKind.STORE and job.state is not JobState.DEAD:
             continue
         check_transition(job.state, JobState.DISCARDED)
-        ended = records.end_attempt(record, now, "cancelled", None) if job.state is JobState.RUNNING else record
+        ended = job_records.end_attempt(record, now, "cancelled", None) if job.state is JobState.RUNNING else record
         closed = replace(job, state=JobState.DISCARDED, note=note, updated_at=now)
         closed_record = replace(ended, job=closed, token=None, until=None, place=None)
         put_record(tx, replace(closed_record, action_id=action, former_state=job.state))
@@ -82,7 +82,7 @@ async def discard(
     return counts
 
 
-def fits(record: records.Record, wanted: JobFilter, states: Sequence[str]) -> bool:
+def fits(record: job_records.Record, wanted: JobFilter, states: Sequence[str]) -> bool:
     """See `JobFilter`."""
     job = record.job
     given = {"fingerprint": (wanted.fingerprint, job.fingerprint), "namespace": (wanted.namespace, job.scope.namespace)}

@@ -10,8 +10,8 @@ from uuid import UUID
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import mem
 from aftermind.ledger.inmemory.dead_letters import discard, fits
+from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
-from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
 from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_TURNS, build_timeline
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.types import Episode, EpisodeId, Fact, Job, JobId, JobKind, JobState, Scope

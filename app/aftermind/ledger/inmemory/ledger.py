@@ -11,14 +11,14 @@ from uuid import UUID, uuid4
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction, mem
-from aftermind.ledger.inmemory import records
-from aftermind.ledger.inmemory.records import UNFINISHED, WAITING, Record
+from aftermind.ledger.inmemory import job_records
+from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
 from aftermind.types.job_admin import JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
-from aftermind.wire.payloads import decode_turn
+from aftermind.wire.turn_encoding import decode_turn
 
 # kept for receipts and `jobs`; the oldest are deleted first, since this store has no janitor
 MAX_FINISHED_JOBS = 10_000
@@ -48,7 +48,7 @@ class InMemoryLedger:
             put_record(
                 tx,
                 Record(
-                    job=records.new_job(job, now, run_at=now + (job.delay or timedelta(0))),
+                    job=job_records.new_job(job, now, run_at=now + (job.delay or timedelta(0))),
                     plan=job.replay_plan_id,
                     weight=job.weight,
                 ),
@@ -66,7 +66,7 @@ class InMemoryLedger:
         now = self._database.now()
         waiting = [record for record in list_unfinished(tx, job) if record.job.state is not JobState.RUNNING]
         if not waiting:
-            made = records.new_job(job, now, run_at=now + min(quiet, at_most))
+            made = job_records.new_job(job, now, run_at=now + min(quiet, at_most))
             put_record(tx, Record(job=made, due_by=now + at_most))
             _follow(tx, job, job.id)
             return job.id
@@ -83,7 +83,7 @@ class InMemoryLedger:
         new = set()
         for turn in turns:
             if _is_new(tx, turn):
-                put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.DONE, None)))
+                put_record(tx, Record(job=job_records.make_store_job(turn, self._database.now(), JobState.DONE, None)))
                 new.add(turn.job_id)
         return frozenset(new)
 
@@ -94,7 +94,7 @@ class InMemoryLedger:
             known = jobs_table(tx).get(id_)
             if known is None or closed:
                 now = self._database.now()
-                shell = records.make_job(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
+                shell = job_records.make_job(id_, JobKind.STORE, owner.owner, JobState.FORGOTTEN, str(id_), now)
                 put_record(tx, Record(job=shell))
 
     async def content_hash(self, tx: Transaction, owner: Scope, job_id: JobId) -> str | None:
@@ -109,7 +109,7 @@ class InMemoryLedger:
             return False
         sessions, session = _last_of_sessions(tx, turn.scope.namespace), session_columns(turn.scope)
         last = sessions.get(session)
-        put_record(tx, Record(job=records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
+        put_record(tx, Record(job=job_records.make_store_job(turn, self._database.now(), JobState.QUEUED, payload)))
         if last is not None:
             mem(tx).put(sessions, session, max(last, counted(turn), key=lambda each: each.position))
         return True
@@ -120,7 +120,7 @@ class InMemoryLedger:
 
     async def unstored(self, tx: Transaction, owner: Scope) -> list[bytes]:
         mine = _unstored(tx, owner.namespace, owner.user_column)
-        return [job.raw for job in sorted(mine, key=records.created) if job.raw is not None]
+        return [job.raw for job in sorted(mine, key=job_records.created) if job.raw is not None]
 
     async def measure_unstored(self, tx: Transaction, namespace: str, user: str | None, *, limit: int) -> Unstored:
         mine = _unstored(tx, namespace, user)[:limit]
@@ -170,7 +170,7 @@ class InMemoryLedger:
             if None in paused:
                 return []
             runnable = _runnable(waiting, replays=replays)
-            for record in runnable if weight is None else records.order_by_start(list(runnable)):
+            for record in runnable if weight is None else job_records.order_by_start(list(runnable)):
                 if weight is not None and sum(each.weight for each in chosen) >= weight:
                     break
                 if ids is not None and record.job.id not in ids:
@@ -230,7 +230,7 @@ class InMemoryLedger:
             _pay(tx, lease, spent, self._database.now())
             record = _held(tx, lease)
             if record is not None:
-                put_record(tx, records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
+                put_record(tx, job_records.counted(replace(record, job=replace(record.job, answer=answer)), spent))
         if record is None:
             raise errors.LeaseLost(lease.job.id)
 
@@ -239,7 +239,7 @@ class InMemoryLedger:
             for lease, spent in costs:
                 _pay(tx, lease, spent, self._database.now())
                 if (record := _held(tx, lease)) is not None:
-                    put_record(tx, records.counted(record, spent))
+                    put_record(tx, job_records.counted(record, spent))
 
     async def retry(self, lease: Lease, failure: Failure, *, after: timedelta, spent: ModelUsage | None = None) -> None:
         async with self._database.transaction() as tx:
@@ -272,11 +272,14 @@ class InMemoryLedger:
         if known is not None and known.job.state not in (*WAITING, JobState.DEAD):
             return False
         now, tried = self._database.now(), tried or Tried()
-        job = records.make_job(
+        job = job_records.make_job(
             job_id, JobKind.STORE, owner, JobState.DEAD, str(job_id), now, raw=payload, attempts=tried.attempts
         )
         put_record(
-            tx, Record(job=records.failed(job, failure), attempts=records.make_attempts(job_id, tried, failure, now))
+            tx,
+            Record(
+                job=job_records.failed(job, failure), attempts=job_records.make_attempts(job_id, tried, failure, now)
+            ),
         )
         return True
 
@@ -307,12 +310,12 @@ class InMemoryLedger:
                 lost = record.job.lost_leases + 1
                 job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
                 if lost >= self._max_lost:
-                    failure = records.worker_lost(lost)
-                    job = replace(records.failed(job, failure), state=JobState.DEAD)
+                    failure = job_records.worker_lost(lost)
+                    job = replace(job_records.failed(job, failure), state=JobState.DEAD)
                     buried.append((job, failure))
                 put_record(
                     tx,
-                    records.end_attempt(
+                    job_records.end_attempt(
                         replace(record, job=job, token=None, until=None, place=None), now, "lost", None
                     ),
                 )
@@ -378,7 +381,7 @@ class InMemoryLedger:
                 and (not states or record.job.state in states)
                 and (not kinds or record.job.kind in kinds)
             ]
-        return sorted(found, key=records.created, reverse=True)[:limit]
+        return sorted(found, key=job_records.created, reverse=True)[:limit]
 
     async def attempts(self, job_id: JobId) -> list[Attempt]:
         async with self._database.transaction(read_only=True) as tx:
@@ -390,7 +393,7 @@ class InMemoryLedger:
             now = self._database.now()
             jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
             paused = {kind: _paused_namespaces(tx, kind) for kind in JobKind}
-        return [records.count_backlog(kind, jobs[kind], now, paused=paused[kind]) for kind in JobKind]
+        return [job_records.count_backlog(kind, jobs[kind], now, paused=paused[kind]) for kind in JobKind]
 
     async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         async with self._database.transaction(read_only=True) as tx:
@@ -462,11 +465,11 @@ class InMemoryLedger:
             **cleared,
         )
         if failure is not None:
-            job = records.failed(job, failure if state is JobState.DEAD else replace(failure, answer=None))
+            job = job_records.failed(job, failure if state is JobState.DEAD else replace(failure, answer=None))
         ended = replace(record, job=job, token=None, until=None, place=None)
         if spent is not None:
-            ended = records.counted(ended, spent)
-        put_record(tx, records.end_attempt(ended, now, outcome, failure))
+            ended = job_records.counted(ended, spent)
+        put_record(tx, job_records.end_attempt(ended, now, outcome, failure))
 
 
 def jobs_table(tx: Transaction) -> dict[JobId, Record]:
@@ -492,7 +495,7 @@ def _live(tx: Transaction, kind: JobKind) -> list[Record]:
 def _live_index(tx: Transaction, kind: JobKind) -> dict[JobId, Record]:
     def build() -> dict[JobId, Record]:
         mine = [each for each in jobs_table(tx).values() if each.job.kind is kind and not _is_finished(each)]
-        return {each.job.id: each for each in sorted(mine, key=lambda each: records.created(each.job))}
+        return {each.job.id: each for each in sorted(mine, key=lambda each: job_records.created(each.job))}
 
     return mem(tx).index(f"live_jobs:{kind}", build)
 
@@ -626,7 +629,7 @@ def _pay(tx: Transaction, lease: Lease, spent: ModelUsage, now: datetime) -> Non
     owner, day, kind = lease.job.scope.owner, now.date(), lease.job.kind
     key = (owner, day, kind, spent.model)
     before: DailyUsage | None = run.table("spending").get(key)
-    total = spent if before is None else records.together(before.spent, spent)
+    total = spent if before is None else job_records.together(before.spent, spent)
     run.put(run.table("spending"), key, DailyUsage(owner=owner, day=day, kind=kind, spent=total))
 
 

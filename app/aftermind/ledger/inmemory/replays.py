@@ -15,8 +15,8 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.ledger.inmemory.dead_letters import fits
+from aftermind.ledger.inmemory.job_records import UNFINISHED, Record, make_job
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
-from aftermind.ledger.inmemory.records import UNFINISHED, Record, make_job
 from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn, has_options
 from aftermind.ledger.replay_protocol import (
     BREAKER_FROM,

@@ -8,7 +8,7 @@ import orjson
 from aftermind.llm import answer_schemas, prompts
 from aftermind.llm.grounding import ground
 from aftermind.llm.openai.client import Client
-from aftermind.llm.openai.structured import ask
+from aftermind.llm.openai.structured_output import ask
 from aftermind.llm.protocols import Condensed, Extraction, ExtractionRequest, Traits, TurnText
 from aftermind.types import Json
 

@@ -12,10 +12,10 @@ from aftermind.ranking import parse_models
 from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments
 from aftermind.stores.inmemory.episodes import EPISODE_TABLES, InMemoryEpisodes, owner_key
-from aftermind.stores.inmemory.extraction import InMemoryLearning
 from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.items import InMemoryItems
 from aftermind.stores.inmemory.search import EpisodeColumns
+from aftermind.stores.inmemory.summary_and_profile_backlog import InMemoryLearning
 from aftermind.stores.inmemory.vectors import VECTOR_TABLES, vector_table
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (

@@ -15,13 +15,13 @@ from aftermind.stores.postgres import (
     episode_vectors,
     episodes,
     erase,
-    extraction,
+    extraction_outcomes,
     facts,
     fitted_models,
     items,
     undo,
 )
-from aftermind.stores.postgres.extraction_backlog import PostgresLearning
+from aftermind.stores.postgres.summary_and_profile_backlog import PostgresLearning
 from aftermind.stores.protocol import EpisodeFilter, StoredItem, Vector
 from aftermind.types import (
     Block,
@@ -58,10 +58,10 @@ class PostgresStore(PostgresLearning):
     embedded = staticmethod(episode_vectors.embedded)
     vectors = staticmethod(episode_vectors.vectors)
     existing_ids = staticmethod(facts.existing_ids)
-    note_outcomes = staticmethod(extraction.note)
-    outcomes = staticmethod(extraction.outcomes)
-    note_batch = staticmethod(extraction.note_batch)
-    list_batch_neighbours = staticmethod(extraction.list_batch_neighbours)
+    note_outcomes = staticmethod(extraction_outcomes.note)
+    outcomes = staticmethod(extraction_outcomes.outcomes)
+    note_batch = staticmethod(extraction_outcomes.note_batch)
+    list_batch_neighbours = staticmethod(extraction_outcomes.list_batch_neighbours)
     hold_beliefs = staticmethod(facts.hold)
     supersede_facts = staticmethod(facts.supersede)
     strengthen_fact = staticmethod(facts.strengthen)
@@ -127,12 +127,12 @@ class PostgresStore(PostgresLearning):
 
     async def unmined(self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int) -> list[Episode]:
         return await encrypted_columns.open_episodes(
-            self._vault, tx, owner, await extraction.unmined(tx, owner, session_id, limit=limit)
+            self._vault, tx, owner, await extraction_outcomes.unmined(tx, owner, session_id, limit=limit)
         )
 
     async def mined_in(self, tx: Transaction, owner: Scope, job_id: JobId) -> list[Episode]:
         return await encrypted_columns.open_episodes(
-            self._vault, tx, owner, await extraction.mined_in(tx, owner, job_id)
+            self._vault, tx, owner, await extraction_outcomes.mined_in(tx, owner, job_id)
         )
 
     # facts

@@ -5,7 +5,7 @@ from fastapi.responses import HTMLResponse
 
 from aftermind.web.api_reference import list_operations
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Seen
+from aftermind.web.pages.page_permissions import Seen
 
 router = APIRouter(route_class=rendering.PageRoute)
 

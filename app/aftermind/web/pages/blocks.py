@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind import errors
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner, OwnerView
+from aftermind.web.pages.page_permissions import WRITES, Owner, OwnerView
 
 router = APIRouter(route_class=rendering.PageRoute)
 

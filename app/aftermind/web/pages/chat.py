@@ -14,8 +14,8 @@ from aftermind.types import ExtractionResult, ExtractionState, Message
 from aftermind.types.api_key import Right
 from aftermind.web.auth import get_memory
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner, Seen, recorded, whose
 from aftermind.web.pages.events import list_kinds, stream
+from aftermind.web.pages.page_permissions import WRITES, Owner, Seen, recorded, whose
 
 EARLIER = 20  # messages of the session that are shown above the new ones
 AGENT = "chat"

@@ -9,11 +9,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from aftermind.api.routed_calls import away_databases
+from aftermind.api.multi_database_calls import away_databases
 from aftermind.types.api_key import Right
 from aftermind.types.job_admin import ModelCost
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import OPERATES, Seen
+from aftermind.web.pages.page_permissions import OPERATES, Seen
 
 RANGES = (7, 30, 90)  # days
 

@@ -13,7 +13,7 @@ from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import JobFilter
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import OPERATES, Seen
+from aftermind.web.pages.page_permissions import OPERATES, Seen
 
 LISTED = 100
 AGES = (("", "any time"), ("1", "last hour"), ("24", "last day"), ("168", "last week"))
@@ -96,7 +96,7 @@ async def letters(request: Request, viewer: Seen, filters: Asked) -> HTMLRespons
     everything = await dead.groups(JobFilter(namespace=viewer.namespace), limit=1_000)
     return rendering.page(
         request,
-        "dead.html",
+        "dead_letters.html",
         here="dead",
         filters=filters,
         groups=groups,

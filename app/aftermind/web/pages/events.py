@@ -6,7 +6,7 @@ from fastapi.responses import HTMLResponse
 from aftermind.events.types import KINDS
 from aftermind.types import Scope
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Owner, OwnerView, Seen, recorded, whose
+from aftermind.web.pages.page_permissions import Owner, OwnerView, Seen, recorded, whose
 from aftermind.web.routes import events as routed
 from aftermind.web.sse import EventStream
 

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from aftermind.types import Fact, FactId
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner
+from aftermind.web.pages.page_permissions import WRITES, Owner
 
 MAX_FACTS = 1_000
 

@@ -13,7 +13,7 @@ from aftermind.facts.graph import FactGraph
 from aftermind.facts.predicates import folded
 from aftermind.types import Fact, FactId
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner
+from aftermind.web.pages.page_permissions import WRITES, Owner
 
 DRAWN = 60  # facts: more are not readable
 RING, HEIGHT = 150.0, 60.0  # distance of entities one hop apart, and space above and below them

@@ -17,7 +17,7 @@ from aftermind.types.job_admin import JobAction, JobCount, PendingTurn, Timeline
 from aftermind.types.replay import JobFilter, ReplayMode
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import AGES, Asked
-from aftermind.web.pages.dependencies import OPERATES, OwnerView, Seen, Viewer, record
+from aftermind.web.pages.page_permissions import OPERATES, OwnerView, Seen, Viewer, record
 from aftermind.wire import queues
 
 LISTED = 100
@@ -82,7 +82,7 @@ async def job(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
     raw = None if found.raw is None else found.raw.decode("utf-8", "replace")
     return rendering.page(
         request,
-        "letter.html",
+        "dead_letter.html",
         here="dead" if found.job.state is JobState.DEAD else "jobs",
         letter=found,
         job=found.job,

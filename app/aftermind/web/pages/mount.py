@@ -7,7 +7,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from aftermind.web import problems
+from aftermind.web import problem_details
 from aftermind.web.pages import (
     api_docs,
     blocks,
@@ -78,7 +78,7 @@ async def _handle_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     accepts = request.headers.get("accept", "")
     if request.url.path.startswith("/v1/") or "text/html" not in accepts:
-        return await problems.handle_http_error(request, error)
+        return await problem_details.handle_http_error(request, error)
     why = "No screen has this address." if error.status_code == 404 else str(error.detail)
     return rendering.problem(request, error.status_code, why)
 

@@ -18,8 +18,8 @@ from aftermind.types.api_key import Right
 from aftermind.types.job_admin import MetricSample, ProcessInfo
 from aftermind.types.replay import DeadGroup, JobFilter
 from aftermind.web.pages import history_charts, metric_deltas, rendering
-from aftermind.web.pages.dependencies import Seen, Viewer
 from aftermind.web.pages.metrics_sampler import Pulse, Sample
+from aftermind.web.pages.page_permissions import Seen, Viewer
 
 RATE_OVER = timedelta(seconds=30)  # long enough to be calm, short enough to be now
 LATENCY_OVER = timedelta(minutes=5)

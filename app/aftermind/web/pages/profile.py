@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import WRITES, Owner
+from aftermind.web.pages.page_permissions import WRITES, Owner
 
 SESSIONS = 30  # sessions with their summaries on this page; the page of a session shows the others
 

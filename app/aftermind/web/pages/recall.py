@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from aftermind.recall import Mode, RecallOptions
 from aftermind.types import ExclusionReason
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Owner
+from aftermind.web.pages.page_permissions import Owner
 
 router = APIRouter(route_class=rendering.PageRoute)
 

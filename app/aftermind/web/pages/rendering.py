@@ -20,8 +20,8 @@ from aftermind import errors
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.api_key import Right
 from aftermind.types.timestamps import why_unusable
-from aftermind.web import problems
-from aftermind.web.pages.dependencies import Viewer
+from aftermind.web import problem_details
+from aftermind.web.pages.page_permissions import Viewer
 
 log = get_logger(__name__)
 
@@ -164,9 +164,9 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except errors.AftermindError as exc:
-                status, _ = problems.error_status(exc)
+                status, _ = problem_details.error_status(exc)
                 if status == 500:
-                    log.exception("a page failed", extra={"route": problems.route_template(request.scope)})
+                    log.exception("a page failed", extra={"route": problem_details.route_template(request.scope)})
                 if status == 401:
                     return signed_out(request)
                 return problem(request, status, str(exc))

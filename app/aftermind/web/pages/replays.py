@@ -15,7 +15,7 @@ from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web import auth
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import Asked
-from aftermind.web.pages.dependencies import OPERATES, Seen, Viewer
+from aftermind.web.pages.page_permissions import OPERATES, Seen, Viewer
 
 ITEMS = 50
 

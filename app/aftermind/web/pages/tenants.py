@@ -6,11 +6,11 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from aftermind.api.routed_calls import away_databases
+from aftermind.api.multi_database_calls import away_databases
 from aftermind.types import Scope
 from aftermind.web import auth
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import OF_ALL_TENANTS, Seen
+from aftermind.web.pages.page_permissions import OF_ALL_TENANTS, Seen
 
 LISTED = 100
 

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from aftermind.types import EpisodeId, Fact
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Owner
+from aftermind.web.pages.page_permissions import Owner
 
 SESSIONS = 200
 SHOWN, MOST_SHOWN = 50, 1_000

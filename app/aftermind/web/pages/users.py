@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from aftermind.web.pages import rendering
-from aftermind.web.pages.dependencies import Seen
+from aftermind.web.pages.page_permissions import Seen
 
 PAGE_USERS = 50
 
@@ -17,7 +17,7 @@ async def people(request: Request, viewer: Seen, q: str = "", after: str | None 
     found = await viewer.memory.users(namespace=viewer.namespace, prefix=q.strip(), after=after, limit=PAGE_USERS + 1)
     return rendering.page(
         request,
-        "people.html",
+        "users.html",
         here="memory",
         people=found[:PAGE_USERS],
         q=q.strip(),

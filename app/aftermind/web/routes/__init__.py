@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from aftermind.web import problems
+from aftermind.web import problem_details
 from aftermind.web.routes import (
     audit,
     blocks,
@@ -45,7 +45,7 @@ MODULES = (
 
 def router() -> APIRouter:
     """All of them."""
-    made = APIRouter(prefix=VERSION, responses=problems.RESPONSES)
+    made = APIRouter(prefix=VERSION, responses=problem_details.RESPONSES)
     for each in MODULES:
         made.include_router(each.router)
     return made

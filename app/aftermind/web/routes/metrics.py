@@ -13,7 +13,7 @@ from aftermind.api.health import Health
 from aftermind.telemetry import exposition
 from aftermind.types import JobKind
 from aftermind.web.auth import Authenticator, admit, presented_credential
-from aftermind.web.shared_health import SharedHealth
+from aftermind.web.cached_health_check import SharedHealth
 
 router = APIRouter()
 

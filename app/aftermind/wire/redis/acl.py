@@ -35,23 +35,23 @@ _AGENT_SCRIPTS = (
         "pending_accept",
         "provider_admit",
         "pending_erase",
-        "generation_raise",
+        "erasure_generation_raise",
         "watermark_raise",
         "pending_read",
-        "pending_reserve",
+        "pending_reserve_session_positions",
         "doorbell_push",
         "provider_report",
-        "watermark_trust",
+        "watermark_allow_replica_reads",
     ),
 )
 _WEB_SCRIPTS = (*_AGENT_SCRIPTS, "pending_backlog", "process_announce", "rate_count")
 _WORKER_SCRIPTS = (
     "pending_backlog",
     "pending_claim",
-    "pending_heartbeat",
+    "pending_renew_leases",
     "pending_lost_leases",
-    "pending_release",
-    "pending_return_claim",
+    "pending_release_leases",
+    "pending_undo_claim",
     "pending_settle",
     "epoch_compare_and_set",
     "process_announce",
@@ -59,7 +59,7 @@ _WORKER_SCRIPTS = (
 )
 
 # The operator's user reaches every key.
-_OPERATOR_SCRIPTS = ("tenant_switch",)
+_OPERATOR_SCRIPTS = ("tenant_refuse_after_move",)
 
 # Commands that processes send without a Lua file, by the key's method in `wire.redis_keys.Keys`.
 _AGENT_DIRECT: Mapping[str, tuple[str, ...]] = {
