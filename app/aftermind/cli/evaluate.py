@@ -17,7 +17,7 @@ from aftermind.cli.terminal import Namespace, User, out
 from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.fit_ranking import Fitted, fit_namespace
-from aftermind.evaluation.run import Variant, evaluate, sampled
+from aftermind.evaluation.run import Outcome, Variant, evaluate, sampled
 from aftermind.evaluation.score_comparison import ALL, Summary, summarise
 from aftermind.memory import Memory
 from aftermind.nearest_name import nearest_name
@@ -40,6 +40,7 @@ GENEROUS_BUDGETS = dict.fromkeys(
 AT_ONCE = {"extract_quiet_seconds": 0.0}  # a loaded conversation is complete
 BUDGETS = (500, 1_000)
 MAX_CATEGORIES = 16  # in a table; the JSON file has all of them
+MAX_LISTED = 10  # questions; the JSON file has all of them
 CATEGORY_WIDTH = 12  # longer names are wrapped: with the default budgets, the table then fits 80 columns
 
 Given = Mapping[str, Any]  # Any: values of recall options and of settings, which check them
@@ -158,9 +159,19 @@ def show(summary: Summary, names: Sequence[str]) -> None:
         out.print(_difference_table(summary, names))
     if not summary.means:
         terminal.warn("No evidence of any question is stored. Check --user and --namespace.")
-    elif summary.not_stored:
-        were = "question was" if summary.not_stored == 1 else "questions were"
-        terminal.warn(f"{summary.not_stored} {were} left out: the evidence is not stored.")
+        return
+    _list_questions("Not all of the evidence is in the largest block", summary.missed)
+    _list_questions("Left out, because the evidence is not stored", summary.not_stored)
+
+
+def _list_questions(title: str, outcomes: Sequence[Outcome]) -> None:
+    if outcomes:
+        out.print(f"\n{title}: {len(outcomes)}", highlight=False)
+    for each in outcomes[:MAX_LISTED]:
+        user = f"{each.user_id}: " if each.user_id else ""
+        out.print(terminal.one_line(f"- {user}{each.question.text}"))
+    if len(outcomes) > MAX_LISTED:
+        out.print(f"  … and {len(outcomes) - MAX_LISTED} more; --json FILE lists all", highlight=False)
 
 
 def fit_table(found: Fitted) -> Table:

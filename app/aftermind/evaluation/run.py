@@ -8,7 +8,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
-from aftermind.evaluation.measures import DEPTHS, Measures, measure, share_found
+from aftermind.evaluation.measures import DEPTHS, IN_BLOCK, Measures, measure, share_found
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.settings import Settings
@@ -177,7 +177,7 @@ async def _ask(
     found = measure(await _recalled(memory, question.text, scope, ranked), evidence, named=named)
     for budget in budgets:
         shown = await _recalled(memory, question.text, scope, {**options, "token_budget": budget})
-        found[f"in_block@{budget}"] = share_found(shown, evidence, named=named)
+        found[f"{IN_BLOCK}{budget}"] = share_found(shown, evidence, named=named)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.evaluation.measures import Measures, mean
+from aftermind.evaluation.measures import IN_BLOCK, Measures, mean
 from aftermind.evaluation.run import Outcome
 
 ALL = "all"
@@ -31,18 +31,24 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Means of each variant by category, with `ALL` first; `differences` of the first two, if there are two."""
+    """Means of each variant by category, with `ALL` first; `differences` of the first two, if there are two.
+
+    `missed` are the questions whose evidence is not all in the largest block of the first variant, `not_stored` those
+    that were left out because none of their evidence is stored.
+    """
 
     counts: Mapping[str, int]
     means: Sequence[Mapping[str, Measures]]
     differences: Mapping[str, Difference]
-    not_stored: int
+    missed: Sequence[Outcome]
+    not_stored: Sequence[Outcome]
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """The figures as JSON."""
         return {
             "questions": dict(self.counts),
-            "not_stored": self.not_stored,
+            "missed": [_named(each) for each in self.missed],
+            "not_stored": [_named(each) for each in self.not_stored],
             "variants": [dict(each) for each in self.means],
             "differences": {
                 name: {"mean": each.mean, "low": each.low, "high": each.high} for name, each in self.differences.items()
@@ -66,8 +72,19 @@ def summarise(outcomes: Sequence[Outcome]) -> Summary:
         counts={name: len(found) for name, found in groups.items()},
         means=means,
         differences={name: compare([(one[name], two[name]) for one, two, *_ in pairs]) for name in names},
-        not_stored=len(outcomes) - len(asked),
+        missed=[each for each in outcomes if each.measures and _share_in_largest_block(each.measures[0]) < 1],
+        not_stored=[each for each in outcomes if each.measures is None],
     )
+
+
+def _named(outcome: Outcome) -> dict[str, Any]:  # Any: JSON
+    asked = {"question": outcome.question.text, "user_id": outcome.user_id, "category": outcome.question.category}
+    return asked | ({"measures": dict(outcome.measures[0])} if outcome.measures else {})
+
+
+def _share_in_largest_block(found: Measures) -> float:
+    budgets = [int(name.removeprefix(IN_BLOCK)) for name in found if name.startswith(IN_BLOCK)]
+    return found[f"{IN_BLOCK}{max(budgets)}"] if budgets else 1.0
 
 
 def compare(pairs: Sequence[tuple[float, float]], *, seed: int = 0) -> Difference:

@@ -112,6 +112,7 @@ async def test_own_questions_have_evidence_by_text_or_id(database: Database, red
         {"question": "What is my cat called?", "user_id": "ann", "evidence": "cat called DOT", "category": "pets"},
         {"question": "What does my sister study?", "user_id": "ann", "evidence": [str(receipt.episode_ids[0])]},
         {"question": "Who called?", "user_id": "ann", "evidence": "never said"},
+        {"question": "What did I buy and what is my cat called?", "user_id": "ann", "evidence": ["cat called", "no"]},
     ]
     file, figures = tmp_path / "own.jsonl", tmp_path / "figures.json"
     file.write_text("\n".join(map(json.dumps, asked)))
@@ -125,12 +126,15 @@ async def test_own_questions_have_evidence_by_text_or_id(database: Database, red
     )
 
     assert done.returncode == 0, done.stderr
-    assert "1 question was left out" in done.stderr
+    assert "Left out, because the evidence is not stored: 1\n- ann: Who called?\n" in done.stdout
+    assert "Not all of the evidence is in the largest block: 1\n- ann: What did I buy" in done.stdout
     table = [line.split() for line in done.stdout.splitlines() if len(line) <= 80]  # columns, without a terminal
-    assert [row[:2] for row in table if row and row[0] in (ALL, "pets")] == [[ALL, "2"], ["pets", "1"]]
+    assert [row[:2] for row in table if row and row[0] in (ALL, "pets")] == [[ALL, "3"], ["pets", "1"]]
     found = json.loads(figures.read_text())
-    assert found["variants"][0][ALL]["recall@5"] == 1.0
-    assert (found["questions"][ALL], found["not_stored"]) == (2, 1)
+    assert found["variants"][0]["pets"]["recall@5"] == 1.0
+    assert [each["question"] for each in found["not_stored"]] == ["Who called?"]
+    (missed,) = found["missed"]
+    assert (found["questions"][ALL], missed["measures"]["in_block@1000"]) == (3, 0.5)
 
 
 async def test_a_gold_set_is_drawn_from_facts_and_their_sources() -> None:

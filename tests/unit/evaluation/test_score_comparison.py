@@ -43,4 +43,4 @@ def test_without_stored_evidence_there_are_no_figures() -> None:
     found = summarise([_outcome("a", None)])
 
     assert found.means == []
-    assert found.to_json()["not_stored"] == 1
+    assert [each["user_id"] for each in found.to_json()["not_stored"]] == ["u"]
