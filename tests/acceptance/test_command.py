@@ -37,6 +37,9 @@ def test_what_is_ingested_twice_is_stored_once(shell: Shell, ingested: str) -> N
     again = shell.must("ingest", EXAMPLE)
 
     assert "40 messages, 40 new, 0 already stored) of 2 users accepted, 0 skipped" in ingested
+    assert "anonymous" not in ingested
+    nameless = shell.run("ingest", _conversation(shell.folder, "nameless.jsonl", _said(None, "I like rain.")))
+    assert "Conversations without a user are those of the anonymous user. --user names another one." in nameless.err
     assert "40 messages, 0 new, 40 already stored) of 2 users accepted, 0 skipped" in again
     found = shell.must("recall", "What is my cat called?", "--user", "ben", "--xml")
     assert len(re.findall("^user: .*My cat is called Dot", found, re.MULTILINE)) == 1
@@ -202,7 +205,11 @@ def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: She
 def test_everything_of_a_user_is_taken_along_and_then_forgotten(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "finn.jsonl", _said("finn", "I live in Bergen.")))
 
+    refused = shell.run("export", "--user", "finn", "--to", "finn.csv")
     taken = json.loads(shell.must("export", "--user", "finn", "--vectors"))
+
+    assert (refused.code, (shell.folder / "finn.csv").exists()) == (2, False)
+    assert "an export is JSON" in refused.err
     gone = shell.must("forget", "--user", "finn", "--yes")
 
     assert [each["content"] for each in taken["episodes"]] == ["I live in Bergen."]

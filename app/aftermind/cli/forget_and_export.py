@@ -26,6 +26,8 @@ NOT_SEARCHED = (
     "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
 )
 
+OTHER_FORMATS = {".csv", ".feather", ".parquet", ".tsv", ".xls", ".xlsx", ".xml", ".yaml", ".yml", ".zip"}
+
 OwnerView = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
 Anonymous = Annotated[bool, typer.Option("--anonymous", help="The anonymous user: turns without a user id.")]
 
@@ -79,6 +81,9 @@ def export(
     tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3.
     """
     _check(user, anonymous=anonymous)
+    if to is not None and Path(to).suffix in OTHER_FORMATS:
+        why = f"{to}: an export is JSON. Name a .json file; pandas.json_normalize makes tables of its parts."
+        raise errors.InvalidInput(why)
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:

@@ -206,8 +206,10 @@ def _conversation(
     session: str | None,  # Any: as above
 ) -> list[FileTurn]:
     messages = found.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if not messages and (messages is None or isinstance(messages, list)):
         raise UnreadableConversation("it has no messages")
+    if not isinstance(messages, list):
+        raise UnreadableConversation(f"messages is a list, this is {type(messages).__name__}")
     if not all(isinstance(message, dict) for message in messages):
         raise UnreadableConversation("every message is a JSON object with role and content")
     user = _label(found, "user_id", user)

@@ -36,7 +36,9 @@ Files = Annotated[
     ),
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Ingest the sample conversation of the package.")]
-User = Annotated[str | None, typer.Option("--user", "-u", help="User of conversations without one.")]
+User = Annotated[
+    str | None, typer.Option("--user", "-u", help="User of conversations without one. Default: the anonymous user.")
+]
 Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations without one.")]
 Wait = Annotated[bool, typer.Option(help="Wait until all turns are stored, embedded and extracted.")]
 
@@ -191,6 +193,8 @@ def report(done: Ingested) -> None:
     )
     parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
+    if any(user is None for _, user in done.users):
+        terminal.warn("Conversations without a user are those of the anonymous user. --user names another one.")
     if done.stalled:
         terminal.warn(f"No progress, so the command stops waiting: {done.stalled}")
         terminal.warn(

@@ -137,6 +137,7 @@ def test_what_is_said_twice_in_one_file_is_kept_twice(tmp_path: Path) -> None:
         ('"text"', "JSON object"),
         ({}, "no messages"),
         ({"messages": []}, "no messages"),
+        ({"messages": "Hi"}, "messages is a list, this is str"),
         ({"messages": ["Hi"]}, "role and content"),
         ({"messages": [_said("user", "Hi")], "user_id": 7}, "user_id is text"),
         ({"messages": [_said("user", "Hi", timestamp="yesterday")]}, "no ISO 8601 time"),

@@ -17,7 +17,7 @@ def test_means_are_by_category_and_over_all() -> None:
 
     assert found.counts == {ALL: 3, "a": 2, "b": 1}
     assert found.means == [{ALL: {"mrr": 0.5}, "a": {"mrr": 0.75}, "b": {"mrr": 0.0}}]
-    assert found.not_stored == 1
+    assert [each.question.category for each in found.not_stored] == ["b"]
     assert found.differences == {}
 
 
