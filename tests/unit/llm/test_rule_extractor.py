@@ -100,6 +100,9 @@ def shown(claim: Assertion) -> str:
         ("I bought a new bike last month.", ["owns a new bike >2024-05-01"]),
         # doings
         ("I study law.", ["studies law"]),
+        ("I started to learn Spanish.", ["learns Spanish"]),
+        ("I've begun learning the piano.", ["learns the piano"]),
+        ("I started to learn that people lie.", []),
         ("I visited Kyoto last year.", ["visited Kyoto >2023-01-01"]),
         ("I went to Osaka and Kyoto.", ["visited Osaka", "visited Kyoto"]),
         ("I'm planning to run a marathon.", ["plans run a marathon"]),
