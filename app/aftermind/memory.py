@@ -341,6 +341,8 @@ class Memory:
     ) -> list[Match]:
         """Every match with its scores and ranks, best first, whatever tokens it takes; the budget is not used.
 
+        At most `limit` episodes and `limit` facts, and in addition other messages of an episode's burst.
+
         Raises `StoreUnavailable` where a block would be degraded.
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)

@@ -38,12 +38,13 @@ class Mode(StrEnum):
 class RecallOptions(TypedDict, total=False):
     """The options of a recall, the same in Python and over HTTP. None is the default.
 
-    `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the matches (default
-    `AFTERMIND_RECALL_LIMIT`; other messages of their bursts come in addition). `mode` is hybrid, vector, lexical or
-    recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata` (containment), `since` (inclusive) and
-    `until` (exclusive). `known_at` asks for the state of memory at that time: messages and beliefs until then.
-    `min_score` and `diversity` are from 0 to 1. `load` names the kinds of memory in the block: history, facts,
-    summary, profile, blocks. `rerank` applies the reranker that the memory was given.
+    `token_budget` bounds the block (default `AFTERMIND_RECALL_TOKEN_BUDGET`), `limit` the episodes and, by itself,
+    the facts (default `AFTERMIND_RECALL_LIMIT`; other messages of an episode's burst come in addition). `mode` is
+    hybrid, vector, lexical or recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata`
+    (containment), `since` (inclusive) and `until` (exclusive). `known_at` asks for the state of memory at that time:
+    messages and beliefs until then. `min_score`, of episodes and facts, and `diversity` are from 0 to 1. `load` names
+    the kinds of memory in the block: history, facts, summary, profile, blocks; without facts no message is marked as
+    superseded by one. `rerank` applies the reranker that the memory was given.
     """
 
     token_budget: int | None
