@@ -1,4 +1,4 @@
-"""The known name that was probably meant by an unknown one."""
+"""The nearest of given names to an unknown one."""
 
 import difflib
 from collections.abc import Iterable, Mapping

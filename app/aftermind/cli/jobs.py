@@ -67,7 +67,7 @@ def list_(
 def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: terminal.Wide = False) -> Timeline:
     """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events.
 
-    Where vectors are made together with the storing, as the embedder `hash` does, embedding is not a step of its own.
+    An embedder whose vectors are made while storing, such as `hash`, has no separate step.
     """
 
     async def work(memory: Memory) -> Timeline:

@@ -11,7 +11,7 @@ DEPTHS = (5, 10, 20)
 RANK_DEPTH = 20  # beyond it the reciprocal rank counts as 0
 GAIN_DEPTH = 10
 SESSION_DEPTH = 5
-IN_BLOCK = "in_block@"  # before the tokens of a block: the measure of what a block of so many tokens has
+IN_BLOCK = "in_block@"  # prefix of the measure of a block, before its number of tokens
 
 Measures = dict[str, float]
 Item = TypeVar("Item", bound=Hashable)

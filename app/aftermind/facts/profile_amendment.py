@@ -25,7 +25,7 @@ def amended_traits(profile: Profile, fact: Fact, instead: str | None) -> Mapping
 
 
 def _amended(value: Json, old: str, new: str | None) -> Json:
-    """A value without a text, or with another in its place; None where the text was all of it or none can stand in."""
+    """A value without a text, or with another in its place; None where nothing else is left."""
     if isinstance(value, str):
         quoted = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)", re.IGNORECASE)
         if not quoted.search(value) and not predicates.same_text(value, old):
