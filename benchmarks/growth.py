@@ -43,7 +43,7 @@ from aftermind.ranking.tokenizer import terms
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints, Stack
 from aftermind.stack.binaries import postgres_bin
-from aftermind.stores.postgres.term_keys import hash_terms
+from aftermind.stores.postgres.owner_term_keys import hash_terms
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
 from aftermind.wire.queues import STORE

@@ -21,7 +21,7 @@ from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import spoken
 from aftermind.ranking.tokenizer import is_stop_word
 from aftermind.settings import Settings
-from aftermind.stores.postgres.term_keys import term_keys
+from aftermind.stores.postgres.owner_term_keys import term_keys
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
 

@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from aftermind.api.journalled_tables import make_codec
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals.files import FileJournal
+from aftermind.db.record_store_journals.group_commit_writer import JournalWriter
 from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.db.record_store_journals.redis import RedisJournal
 from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal
-from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.wire.redis_keys import Keys
 from tests.support.servers import Database
 

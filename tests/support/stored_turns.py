@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from aftermind.db.engine import decode_half, encode_half
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.ranking import spoken
-from aftermind.stores.postgres.term_keys import term_keys
+from aftermind.stores.postgres.owner_term_keys import term_keys
 from aftermind.types import Episode, Json, Role, Scope
 from aftermind.types.message import new_ids
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from aftermind import errors
-from aftermind.api import erasure_delivery, webhook_courier
+from aftermind.api import erasure_delivery_to_redis, webhook_courier
 from aftermind.db import age_pruning, metric_history, tenant_moves
 from aftermind.db.leader_election import leading
 from aftermind.settings import Settings
@@ -118,7 +118,7 @@ class Reconciler:
         away: set[Pending] = set()
 
         async def deliver(namespace: str) -> None:
-            sent = await erasure_delivery.deliver_all(db, store, ledger, pending, namespace, away=away)
+            sent = await erasure_delivery_to_redis.deliver_all(db, store, ledger, pending, namespace, away=away)
             log.info("erasures delivered", extra={"namespace": namespace, "erasures": sent})
 
         await isolated_background_steps.run_each("erasures", await age_pruning.undelivered(db), deliver)

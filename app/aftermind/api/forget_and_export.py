@@ -8,7 +8,7 @@ from datetime import date, datetime
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.api import conversation_history, erasure_delivery
+from aftermind.api import conversation_history, erasure_delivery_to_redis
 from aftermind.api.items import to_item
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
@@ -83,7 +83,7 @@ async def forget(parts: Parts, asked: Tombstone) -> Forgot:
     owner = asked.owner
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
-            await erasure_delivery.settle_generation(parts.db, parts.pending.shard_of(owner))
+            await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))
     known = parts.generation.known or 0
 
     async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:
@@ -195,7 +195,7 @@ async def _erase_pending(parts: Parts, stone: Tombstone) -> int:
     if parts.pending is None or parts.deliveries is None:
         return len(gone)
     try:
-        return await erasure_delivery.deliver(parts.db, parts.store, parts.ledger, parts.pending, stone, gone)
+        return await erasure_delivery_to_redis.deliver(parts.db, parts.store, parts.ledger, parts.pending, stone, gone)
     except errors.Unavailable as exc:
         log.warning("an erasure waits for Redis", extra={"generation": stone.generation, "error": str(exc)})
         parts.deliveries.begin(stone, gone)

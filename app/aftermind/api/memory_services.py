@@ -7,7 +7,7 @@ from typing import TypeVar
 from aftermind import errors
 from aftermind.api.audit import Audit
 from aftermind.api.encryption import Encryption
-from aftermind.api.erasure_delivery import Deliveries
+from aftermind.api.erasure_delivery_to_redis import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.outbox_per_accept_mode import Outboxes
 from aftermind.api.reembed import Reembeddings

@@ -12,7 +12,7 @@ from aftermind.api.address_resolution import Addresses
 from aftermind.api.audit import Audit
 from aftermind.api.audit_anchors import witnesses
 from aftermind.api.encryption import Encryption
-from aftermind.api.erasure_delivery import Deliveries
+from aftermind.api.erasure_delivery_to_redis import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.journalled_tables import make_codec
 from aftermind.api.memory_services import Parts
@@ -31,7 +31,7 @@ from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory_database import MemoryDatabase
-from aftermind.db.record_store_journals.writer import JournalWriter
+from aftermind.db.record_store_journals.group_commit_writer import JournalWriter
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
 from aftermind.freshness import EffectCommitter, ReplicaLease, WatermarkDelivery

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.record_store_journals import process_liveness
+from aftermind.db.record_store_journals.group_commit_writer import Group, JournalWriter, Refresh
 from aftermind.db.record_store_journals.row_codec import DELETED, SHARED, Changes, Owner
-from aftermind.db.record_store_journals.writer import Group, JournalWriter, Refresh
 from aftermind.types import Scope
 
 LOCK_SECONDS = 5.0  # a transaction waits for others, without the time in which they read the journal

@@ -145,7 +145,7 @@ EPISODES = Table(
     Column("job_id", Uuid),
     Column("mark", Text),
     Column("keep", ARRAY(Text)),  # what `save=` named, NULL for everything
-    Column("terms", ARRAY(BigInteger), nullable=False),  # stores.postgres.term_keys.term_keys: each term with its owner
+    Column("terms", ARRAY(BigInteger), nullable=False),  # each term with its owner: see stores.postgres.owner_term_keys
     Column("embedding", HALFVEC),  # its dimension is the database's own: see `meta`
     Column("embedding_standby", HALFVEC),  # of the other embedder of a re-embedding: see db.reembedding_column
     Column("passages", ARRAY(Integer)),  # of a long text: their borders, in characters
@@ -206,7 +206,7 @@ ASSERTIONS = Table(
     METADATA,
     *(_key(name) for name in ("namespace", "user_id")),
     Column("id", Uuid, primary_key=True),
-    Column("subject_key", BigInteger, nullable=False),  # stores.postgres.term_keys.hash_terms of the folded subject
+    Column("subject_key", BigInteger, nullable=False),  # hash of the folded subject: see owner_term_keys
     Column("subject", Text, nullable=False),
     _id("predicate", nullable=False),
     Column("object", Text, nullable=False),

@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.integrations.conversations import remember_run
 from aftermind.integrations.definable_store import STORES, AftermindStore
 from aftermind.integrations.extras import extra
-from aftermind.integrations.store_addresses import Place
+from aftermind.integrations.framework_store_urls import Place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 

@@ -10,8 +10,8 @@ from aftermind import errors
 from aftermind.api.turn_builder import limits
 from aftermind.facts.procedures import PROCEDURE
 from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_store_urls import MemoryPlace, StoreParameters, store_classes
 from aftermind.integrations.message_records import Records, read_session, replace_episodes
-from aftermind.integrations.store_addresses import MemoryPlace, StoreParameters, store_classes
 from aftermind.types import Episode as Said
 from aftermind.types import Fact
 

@@ -8,10 +8,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from aftermind.api.turn_builder import limits
 from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_store_urls import MemoryPlace, Place
 from aftermind.integrations.loomflow_facts import MAX_FACTS, AftermindFacts, to_fact, utc
 from aftermind.integrations.loomflow_recall import RECORDS, episode_id, search_weighted
 from aftermind.integrations.message_records import read_session, without_undone
-from aftermind.integrations.store_addresses import MemoryPlace, Place
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode as Said
 from aftermind.types import EpisodeId

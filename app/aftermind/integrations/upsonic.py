@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from aftermind.integrations.extras import extra
-from aftermind.integrations.store_addresses import Place
+from aftermind.integrations.framework_store_urls import Place
 from aftermind.integrations.upsonic_memory import Memory
 from aftermind.integrations.upsonic_storages import STORAGES, AftermindStorage
 

@@ -1,6 +1,6 @@
 """The parameters of Upsonic's storages. What names Upsonic's tables has no effect: Aftermind has its own."""
 
-from aftermind.integrations.store_addresses import StoreParameters
+from aftermind.integrations.framework_store_urls import StoreParameters
 
 TABLES = dict.fromkeys(("session_table", "user_memory_table", "knowledge_table", "id"))
 COLLECTIONS = dict.fromkeys(("session_collection", "user_memory_collection", "knowledge_collection", "id"))

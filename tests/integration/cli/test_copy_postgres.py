@@ -16,9 +16,9 @@ from aftermind.api.copy_postgres import CODEC
 from aftermind.api.copy_store import CopiedPartition, copy_store
 from aftermind.cli.terminal import to_plain
 from aftermind.db.inmemory_database import MemoryDatabase
+from aftermind.db.record_store_journals.group_commit_writer import JournalWriter
 from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal
-from aftermind.db.record_store_journals.writer import JournalWriter
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.protocol import EpisodeFilter

@@ -15,11 +15,11 @@ import sqlalchemy
 from aftermind import Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
 from aftermind.db.inmemory_database import MemoryDatabase
-from aftermind.db.record_store_journals import sql_connections, writer
+from aftermind.db.record_store_journals import group_commit_writer, sql_connections
+from aftermind.db.record_store_journals.group_commit_writer import JournalWriter
 from aftermind.db.record_store_journals.protocol import AnyJournal, Batch, SharedJournal, StoreState
 from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.db.record_store_journals.sql import SqlJournal
-from aftermind.db.record_store_journals.writer import JournalWriter
 from tests.support.journals import CODEC, JOURNALS, sql_url
 from tests.support.servers import Database, psql_async
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -284,7 +284,7 @@ async def test_what_no_transaction_waits_for_is_written_soon_and_before_a_store_
 async def test_a_repeated_commit_counts_once_also_where_another_process_waits_for_the_turn(
     shared_journal: AnyJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(group_commit_writer, "TURN_SECONDS", 0.0)
     database = MemoryDatabase(JournalWriter(shared_journal, CODEC))
     async with database.transaction() as tx:
         tx.put(tx.table("generation"), "last", 1)

@@ -11,7 +11,7 @@ from aftermind.db.encryption.keyring import Ring, Vault
 from aftermind.db.postgres_transaction import pg
 from aftermind.facts.predicates import folded
 from aftermind.stores.postgres.encrypted_columns import CLAIM_OBJECT, open_said, sealed
-from aftermind.stores.postgres.term_keys import hash_terms
+from aftermind.stores.postgres.owner_term_keys import hash_terms
 from aftermind.types import Cardinality, EpisodeId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 

@@ -18,8 +18,8 @@ from aftermind.ranking.passages import split
 from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.ranking.vectors import part_vectors, whole
 from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
+from aftermind.stores.postgres.owner_term_keys import passage_keys, term_keys
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
-from aftermind.stores.postgres.term_keys import passage_keys, term_keys
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
 from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE

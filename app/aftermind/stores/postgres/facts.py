@@ -11,8 +11,8 @@ from aftermind.db.encryption.keyring import Ring
 from aftermind.db.postgres_transaction import pg
 from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.postgres.encrypted_columns import sealed_fact
+from aftermind.stores.postgres.owner_term_keys import term_keys
 from aftermind.stores.postgres.rows import to_fact
-from aftermind.stores.postgres.term_keys import term_keys
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 
 _OWNED = "facts.namespace = :namespace AND facts.user_id = :user"

@@ -16,7 +16,7 @@ from aftermind.db.encryption import cipher
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres import encrypted_columns
-from aftermind.stores.postgres.term_keys import passage_keys, term_keys
+from aftermind.stores.postgres.owner_term_keys import passage_keys, term_keys
 from aftermind.types import Scope
 
 

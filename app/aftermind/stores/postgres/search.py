@@ -18,10 +18,10 @@ from aftermind.ranking import Frame, Frequencies, idf, parse_models
 from aftermind.stores.postgres import encrypted_columns, search_passages
 from aftermind.stores.postgres.block_query import brief, parameters
 from aftermind.stores.postgres.fact_search import parse_hits
+from aftermind.stores.postgres.owner_term_keys import hash_terms
 from aftermind.stores.postgres.scoring_columns import to_frame
 from aftermind.stores.postgres.search_exhaustive import EVERY_EPISODE, MOST_WHOLE, STANDBY_STATEMENTS, STATEMENTS, Held
 from aftermind.stores.postgres.search_indexed import FIND
-from aftermind.stores.postgres.term_keys import hash_terms
 from aftermind.stores.search import BlockRequest, Briefing, NodeState, Search, SearchResult, with_passages
 from aftermind.types import EpisodeId, Passage, Scope, StoredEmbedders, Watermark
 

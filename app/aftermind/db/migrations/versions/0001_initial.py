@@ -255,8 +255,8 @@ CREATE TABLE aftermind.ranking_models (
 );
 
 -- What was said; what is believed (`facts`) is computed from it. `subject_key` is a hash of the owner and the
--- normalised subject (stores.postgres.term_keys). Sources are an array and not rows, because only a forget looks up
--- assertions by episode, and it reads all of one owner's anyway.
+-- normalised subject (stores.postgres.owner_term_keys). Sources are an array and not rows, because only a forget looks
+-- up assertions by episode, and it reads all of one owner's anyway.
 CREATE TABLE aftermind.assertions (
     namespace text COLLATE "C" NOT NULL,
     user_id text COLLATE "C" NOT NULL,

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from aftermind.stores.postgres.term_keys import hash_terms
+from aftermind.stores.postgres.owner_term_keys import hash_terms
 from aftermind.types import Scope
 
 WORDS = [f"word{number}" for number in range(200)]
