@@ -117,6 +117,8 @@ def short(exc: BaseException) -> str:
     """The error in one line, without the statement and its parameters, which may contain user content."""
     if isinstance(exc, TimeoutError):
         return "no answer in time"
+    if isinstance(exc, asyncpg.InternalClientError) and "another operation" in str(exc):
+        return "the server ended the connection"  # asyncpg: "cannot switch to state 15"
     text = str(exc).strip().splitlines()
     return (text[0] if text else type(exc).__name__).rstrip(".")[:200]
 
