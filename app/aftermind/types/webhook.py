@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NewType
 from uuid import UUID
 
 WebhookId = NewType("WebhookId", UUID)
+LEAST_ATTEMPTS = 5  # posts of an event before it is given up, however old it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +56,7 @@ class Delivery:
     failures: int  # of its webhook in a row, whatever was posted
     age_seconds: float
     token: UUID
+
+    def is_hopeless(self, patience: timedelta) -> bool:
+        """Whether the receiver has refused it for too long; one that was late at its first post is posted again."""
+        return self.attempts >= LEAST_ATTEMPTS and self.age_seconds > patience.total_seconds()

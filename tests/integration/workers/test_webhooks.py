@@ -321,6 +321,27 @@ async def test_an_event_that_one_receiver_never_takes_is_given_up_and_holds_up_n
     )
 
 
+async def test_an_event_that_is_late_at_its_first_post_is_posted_again(
+    open_posting: Callable[..., Posting], endpoint: Receiver
+) -> None:
+    posting = open_posting(webhook_patience_hours=0.5 / 3600)
+    late, *_ = await posting_events(posting, endpoint, count=2)
+    await asyncio.sleep(0.6)  # as if no courier had run for longer than the patience
+    refused = []
+
+    def answer(post: Post) -> int:
+        if post.headers["webhook-id"] == late.id and not refused:
+            refused.append(post)
+            return 500
+        return 200
+
+    endpoint.answer = answer
+    await posting.courier()
+
+    await wait_until(lambda: len(endpoint.taken) == 2, description="both are taken")
+    assert len(refused) == 1
+
+
 async def posting_events(posting: Posting, endpoint: Receiver, *, count: int) -> list[MemoryEvent]:
     """A webhook, and events for it."""
     await posting.add(endpoint)
