@@ -627,13 +627,16 @@ class Memory:
         Everything of a user includes what the user wrote in groups. With `group` only that is meant, of that group,
         whether the user is still a member or not. `memory.groups.delete` erases a whole group.
 
-        `prove` searches every place for a canary and the user's ids, before and after: `Forgot.proof` (see `remains`).
+        `prove` searches every place for a canary and the user's ids, before and after, and is only
+        possible for a whole user: `Forgot.proof.after.is_erased` has the result.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         if prove:
             if any(each is not None for each in (session_id, before, ids, group)):
                 raise errors.InvalidQuery(
-                    "prove", prove, "a proof is of everything of a user; forget the rest without."
+                    "prove",
+                    prove,
+                    "only the erasure of a whole user is proved. Leave it out, or the other options.",
                 )
             return await groups.forget_user(
                 self._parts, owner, lambda: erasure_verification.forget_and_prove(self._parts, owner)

@@ -8,6 +8,8 @@ from aftermind import errors
 from aftermind.llm.protocols import ChatReply, ToolCall, Usage
 from aftermind.memory import Memory
 
+__all__ = ["ChatReply", "Scripted", "ScriptedChatModel", "ToolCall", "drain"]
+
 Scripted = str | ToolCall | ChatReply | Exception | Callable[[Sequence[Mapping[str, Any]]], str]  # Any: chat messages
 
 POLL_SECONDS = 0.02

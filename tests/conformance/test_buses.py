@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 
 import asyncpg
@@ -15,7 +16,7 @@ from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events import inmemory
 from aftermind.events.bus import EventBus
 from aftermind.events.inmemory import LocalBus
-from aftermind.events.types import MemoryGap
+from aftermind.events.types import MemoryGap, MemoryUpdateStarted
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.conformance.bus_contract import ALICE, BOB, BusContract, Heard, Rig, completed, ids
@@ -117,6 +118,20 @@ class TestRedisBus(BusContract):
                 await bus.close()
                 await link.close()
                 await db.close()
+
+    async def test_a_live_copy_that_arrives_after_its_stored_event_is_dropped(self, rig: Rig) -> None:
+        assert isinstance(rig.bus, EventBus)
+        stream = rig.bus.subscribe(ALICE, after="0")
+        one = completed()
+        [begun] = await rig.tell(MemoryUpdateStarted(id="job:started", scope=one.scope, at=one.at, job_id=one.job_id))
+        assert (await anext(stream)).id == begun.id
+
+        await rig.bus.publish([replace(begun, cursor=None)])
+        [ended] = await rig.tell(one)
+
+        async with asyncio.timeout(180):
+            assert (await anext(stream)).id == ended.id
+        await stream.aclose()  # type: ignore[attr-defined]  # a generator
 
     async def test_what_retention_deletes_under_a_subscription_is_a_gap(
         self, rig: Rig, database: Database, redis_url: str

@@ -433,3 +433,12 @@ def _nowhere(folder: Path) -> Memory:
     """A memory whose servers are not there, and that may not spool either."""
     settings = Settings(state_dir=folder, spool_max_bytes=0)
     return Memory("postgresql://nobody@127.0.0.1:1/none", broker="redis://127.0.0.1:1/0", settings=settings)
+
+
+@pytest.mark.parametrize("missing", ["name", "stream"])
+def test_a_model_that_cannot_be_used_is_refused_when_the_agent_is_made(missing: str) -> None:
+    parts = {"name": "mine", "stream": lambda self, messages, tools=(): None}
+    model = type("Mine", (), {name: part for name, part in parts.items() if name != missing})()
+
+    with pytest.raises(errors.InvalidSettings, match="an object with `name` and `stream`"):
+        Agent(model=model)

@@ -89,6 +89,9 @@ class Agent:
         feed_tool_call_results: bool = False,
         settings: Settings | None = None,
     ) -> None:
+        if not (model is None or isinstance(model, str) or (hasattr(model, "stream") and hasattr(model, "name"))):
+            why = "it is a name, or an object with `name` and `stream`: see aftermind.llm.protocols.ChatModel."
+            raise errors.InvalidSettings("model", model, why)
         if isinstance(memory, str | Mapping):
             memory = Memory(memory, settings=settings)
         self._settings = settings or (Settings() if memory is None else memory.settings)

@@ -41,6 +41,13 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     restarts, so that every process has the same ones.
     """
     settings = Settings()
+    url = "" if settings.database_url is None else settings.database_url.get_secret_value()
+    if url and not url.startswith("postgres"):
+        why = (
+            "this store needs no stack. Unset the variable to start the stack with Postgres. `aftermind web` serves "
+            "this store, and a process that opens it does its jobs."
+        )
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", url.rpartition("@")[2], why)
     _check_models(settings)
     stack = Stack(settings.state_dir)
     if stack.running() is not None and processes.settings_differ(settings):

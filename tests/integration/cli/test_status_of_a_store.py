@@ -26,6 +26,16 @@ async def test_status_shows_the_store_that_the_settings_name(tmp_path: Path) -> 
     assert "No facts. `aftermind worker`" in facts.stdout
 
 
+def test_up_refuses_a_store_that_needs_no_stack_before_anything_starts(tmp_path: Path) -> None:
+    env = {**environment(f"sqlite:{tmp_path}/bot.db", ""), "AFTERMIND_STATE_DIR": str(tmp_path / "state")}
+
+    refused = run_module(["aftermind.cli", "up"], env=env)
+
+    assert refused.returncode == 2
+    assert "this store needs no stack. Unset the variable" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "state" / "postgres").exists()
+
+
 async def test_status_of_a_store_that_is_away_ends_with_1(tmp_path: Path) -> None:
     (tmp_path / "bot.db").write_text("not a database, and longer than the header of one: " + "x" * 100)
     env = {**environment(f"sqlite:{tmp_path}/bot.db", ""), "AFTERMIND_STATE_DIR": str(tmp_path / "state")}
