@@ -571,7 +571,8 @@ class Recall:
                 former = run.briefing.former
                 run.matches, then = match_selection.raise_former(run.matches, former, run.words, moment=moment)
                 run.passed_on |= then
-        run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
+        if "facts" in run.query.load:
+            run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
             await self._rerank(run)
         ranked = run.matches
@@ -581,7 +582,8 @@ class Recall:
         if run.excluded is not None:
             run.excluded.add(ranked[:limit], run.matches, ExclusionReason.SIMILAR)
             run.excluded.add(ranked[limit:], run.matches, ExclusionReason.LIMIT)
-        self._add_facts(run, limit)
+        if "facts" in run.query.load:
+            self._add_facts(run, limit)
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
         """No node answered: what waits in Redis or on this host is still shown, but for what may be forgotten."""
@@ -724,7 +726,9 @@ class Recall:
         )
 
     def _block_request(self, query: Query, ids: Sequence[EpisodeId]) -> BlockRequest:
-        return BlockRequest(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.known_at)
+        # Facts are read for the history as well: they mark messages whose statement is no longer true.
+        load = query.load | {"facts"} if "history" in query.load else query.load
+        return BlockRequest(ids=ids, load=load, session_id=query.scope.session_id, at=query.known_at)
 
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:
