@@ -6,9 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from aftermind import errors
+from aftermind.db.database_protocol import Transaction
+from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Trait
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Scope, Trait
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
 from aftermind_tasks.job_outcome_types import Done, Outcome
@@ -84,9 +86,11 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
         there = await runtime.store.episodes(tx, owner, ids)
         is_sound = len(there) == len(ids) and not extraction_call.is_void(answer, there)
         if is_sound:
+            await runtime.store.hold_beliefs(tx, owner)
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
             if traits := _traits(answer, before):
                 replace = runtime.settings.profile_mode == "replace"
+                traits |= await _corrected(runtime, tx, traits if replace else {**before.traits, **traits}, owner, ids)
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now(), replace=replace)
             await runtime.store.profiled(tx, owner, ids)
             shown = extraction_call.episode_ids(answer, "shown")
@@ -102,7 +106,20 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
     await runtime.after_commit({owner}, events, ring)
 
 
-def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait]:  # Any: as above
+async def _corrected(
+    runtime: Runtime, tx: Transaction, traits: Mapping[str, Trait | None], owner: Scope, ids: Sequence[EpisodeId]
+) -> Mapping[str, Trait | None]:
+    """What becomes of traits that quote facts of these episodes which a call has replaced or retracted since."""
+    rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+    ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
+    if not ended:
+        return {}
+    said = await runtime.store.recorded_assertions(tx, owner, ended)
+    profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
+    return amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=runtime.clock.utc_now())
+
+
+def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait | None]:  # Any: as above
     values: Mapping[str, Json] = answer["values"]
     return {
         name: Trait(value=value, evidence=_evidence(answer["evidence"].get(name, ()), value, before.traits.get(name)))

@@ -205,10 +205,10 @@ def test_facts_are_drawn_anew_and_a_dry_run_says_that_nothing_changes(shell: She
 def test_everything_of_a_user_is_taken_along_and_then_forgotten(shell: Shell) -> None:
     shell.must("ingest", _conversation(shell.folder, "finn.jsonl", _said("finn", "I live in Bergen.")))
 
-    refused = shell.run("export", "--user", "finn", "--to", "finn.csv")
+    refused = shell.run("export", "--user", "finn", "--to", "finn.CSV")
     taken = json.loads(shell.must("export", "--user", "finn", "--vectors"))
 
-    assert (refused.code, (shell.folder / "finn.csv").exists()) == (2, False)
+    assert (refused.code, (shell.folder / "finn.CSV").exists()) == (2, False)
     assert "an export is JSON" in refused.err
     gone = shell.must("forget", "--user", "finn", "--yes")
 

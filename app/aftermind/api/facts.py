@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from uuid import UUID
 
 from aftermind import errors
@@ -133,8 +133,8 @@ class Facts:
     ) -> Fact:
         """Add a fact; returns the resulting fact.
 
-        It is treated like an extracted fact: a new object of a single-valued predicate ends the old one's validity, the
-        same fact again becomes stronger.
+        It is treated like an extracted fact: a new object of a single-valued predicate ends the old one's validity,
+        also in the profile, and the same fact again becomes stronger.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(valid_from=valid_from, valid_to=valid_to)
@@ -167,7 +167,7 @@ class Facts:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         fact_id = _id(fact)
-        return await self._parts.effects.commit(owner, lambda tx: self._retract(tx, owner, fact_id)) is not None
+        return await self._parts.effects.commit(owner, lambda tx: self._retract(tx, owner, fact_id))
 
     async def correct(
         self, fact: Fact | FactId | str, object: str, *, user_id: str | None = None, namespace: str | None = None
@@ -185,42 +185,36 @@ class Facts:
         return await self._parts.effects.commit(owner, lambda tx: self._correct(tx, owner, fact_id, object))
 
     async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> Fact | None:
-        retracted = await self._retract(tx, owner, fact_id, instead=object)
-        if retracted is None:
+        found = await self._believed(tx, owner, fact_id)
+        if found is None:
             return None
-        found, at = retracted
         stated = Assertion(
             subject=found.subject,
             predicate=found.predicate,
             object=object,
-            said_at=at + timedelta(microseconds=1),  # after the retraction, whose time both rows have
+            said_at=UNDATED,
             valid_from=found.valid_from,
             valid_to=found.valid_to,
         )
-        return await self._state(tx, owner, stated, at=at)
+        return await self._state(tx, owner, _retraction(found), stated)
 
-    async def _retract(
-        self, tx: Transaction, owner: Scope, fact_id: FactId, *, instead: str | None = None
-    ) -> tuple[Fact, datetime] | None:
-        """The fact that was retracted, from the profile as well, and when; None if it is not believed."""
-        store = self._parts.store
-        await store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
-        await store.hold_beliefs(tx, owner)
-        found = await store.fact(tx, owner, fact_id)
-        if found is None or found.superseded_at is not None:
-            return None
-        at = await store.now(tx)
-        changes, _ = await self._believe(tx, owner, _retraction(found), at=at)
-        if fact_id not in changes.superseded:
-            return None
-        profile = await store.profile(tx, owner)
-        if profile is not None and (traits := amended_traits(profile, found, instead)):
-            await store.merge_profile(tx, owner, traits, at=at)
-        return found, at
+    async def _retract(self, tx: Transaction, owner: Scope, fact_id: FactId) -> bool:
+        found = await self._believed(tx, owner, fact_id)
+        if found is None:
+            return False
+        changes, _ = await self._believe(tx, owner, _retraction(found))
+        return fact_id in changes.superseded
 
-    async def _state(self, tx: Transaction, owner: Scope, stated: Assertion, *, at: datetime | None = None) -> Fact:
-        """The fact that the assertion makes or strengthens."""
-        changes, claim = await self._believe(tx, owner, stated, at=at)
+    async def _believed(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
+        """The fact, which no other transaction changes until the end of this one; None if it is superseded."""
+        await self._parts.store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
+        await self._parts.store.hold_beliefs(tx, owner)
+        found = await self._parts.store.fact(tx, owner, fact_id)
+        return None if found is None or found.superseded_at is not None else found
+
+    async def _state(self, tx: Transaction, owner: Scope, *assertions: Assertion) -> Fact:
+        """The fact that the last of the assertions makes or strengthens."""
+        changes, claim = await self._believe(tx, owner, *assertions)
         name = predicates.canonical(claim.predicate)
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
@@ -320,25 +314,26 @@ class Facts:
             owner, lambda tx: self._parts.store.set_cardinality(tx, owner.namespace, name, said)
         )
 
-    async def _believe(
-        self, tx: Transaction, owner: Scope, claim: Assertion, *, at: datetime | None = None
-    ) -> tuple[Changes, Assertion]:
-        """Date an assertion by the clock of the store (`at`), whatever the clock of this host, and resolve it."""
+    async def _believe(self, tx: Transaction, owner: Scope, *given: Assertion) -> tuple[Changes, Assertion]:
+        """Resolve assertions about one subject, dated by the clock of the store, and amend the profile.
+
+        Returns the changes, and the last of the assertions as it was kept.
+        """
         store = self._parts.store
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
-        now = at or await store.now(tx)
-        claim = replace(claim, said_at=max(claim.said_at, now))
+        now = await store.now(tx)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
         believed = [row for row in rows if row.superseded_at is None]
-        claim = entities.rename(claim, entities.aliases_of(believed))
-        said = await store.recorded_assertions(tx, owner, [claim.subject])
+        aliases = entities.aliases_of(believed)
+        claims = [entities.rename(replace(claim, said_at=now), aliases) for claim in given]
+        said = await store.recorded_assertions(tx, owner, [claim.subject for claim in claims])
         # An assertion by a call is the latest, also after messages dated in the future.
-        latest = max((one.claim.said_at for one in said), default=claim.said_at)
-        if latest > claim.said_at:
-            claim = replace(claim, said_at=latest, valid_from=claim.starts_at)
+        latest = max((one.claim.said_at for one in said), default=now)
+        if latest > now:
+            claims = [replace(claim, said_at=latest, valid_from=claim.starts_at) for claim in claims]
         changes = decide(
-            [claim],
+            claims,
             believed,
             said=said,
             owner=owner,
@@ -348,7 +343,11 @@ class Facts:
             cardinalities=await store.cardinalities(tx, owner.namespace),
         )
         await apply_fact_changes.write(store, tx, owner, changes, at=now)
-        return changes, claim
+        if changes.superseded and (profile := await store.profile(tx, owner)):
+            after = [replace(row, superseded_at=now) if row.id in changes.superseded else row for row in rows]
+            if traits := amended_traits(profile, changes.superseded, [*after, *changes.added], now=now):
+                await store.merge_profile(tx, owner, traits, at=now)
+        return changes, claims[-1]
 
 
 def _retraction(fact: Fact) -> Assertion:

@@ -81,7 +81,7 @@ def export(
     tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3.
     """
     _check(user, anonymous=anonymous)
-    if to is not None and Path(to).suffix in OTHER_FORMATS:
+    if to is not None and Path(to).suffix.lower() in OTHER_FORMATS:
         why = f"{to}: an export is JSON. Name a .json file; pandas.json_normalize makes tables of its parts."
         raise errors.InvalidInput(why)
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None

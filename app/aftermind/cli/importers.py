@@ -17,6 +17,15 @@ from aftermind.types.validation import Given
 
 _EXPORTED = ("role", "content", "name", "metadata", "occurred_at", "expires_at")
 _TIMES = ("occurred_at", "created_at", "timestamp")
+_JSON_TYPES = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +204,7 @@ def _object(line: bytes) -> Mapping[str, Any]:  # Any: JSON of an untrusted file
     except (ValueError, RecursionError) as exc:
         raise UnreadableConversation(f"it is not JSON: {exc}") from exc
     if not isinstance(found, dict):
-        raise UnreadableConversation(f"a conversation is a JSON object with messages, this is {type(found).__name__}")
+        raise UnreadableConversation(f"a conversation is a JSON object with messages, not {_JSON_TYPES[type(found)]}")
     return found
 
 
@@ -209,7 +218,7 @@ def _conversation(
     if not messages and (messages is None or isinstance(messages, list)):
         raise UnreadableConversation("it has no messages")
     if not isinstance(messages, list):
-        raise UnreadableConversation(f"messages is a list, this is {type(messages).__name__}")
+        raise UnreadableConversation(f"messages must be a list, not {_JSON_TYPES[type(messages)]}")
     if not all(isinstance(message, dict) for message in messages):
         raise UnreadableConversation("every message is a JSON object with role and content")
     user = _label(found, "user_id", user)
@@ -278,7 +287,7 @@ def _label(found: Mapping[str, Any], name: str, otherwise: str | None) -> str | 
     if value is None:
         return otherwise
     if not isinstance(value, str):
-        raise UnreadableConversation(f"{name} is text, not {type(value).__name__}")
+        raise UnreadableConversation(f"{name} must be a string, not {_JSON_TYPES[type(value)]}")
     return value
 
 

@@ -1,27 +1,81 @@
-"""What a profile loses or changes when a fact is retracted or corrected. Pure."""
+"""What a profile loses or changes when a call ends a fact. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from aftermind.facts import predicates
-from aftermind.types import Fact, Json, Profile, Trait
+from aftermind.facts.reextraction_diff import BY_USER
+from aftermind.types import EpisodeId, Fact, FactId, Json, Profile, Trait
+from aftermind.types.assertion import Operation, RecordedAssertion
 
 
-def amended_traits(profile: Profile, fact: Fact, instead: str | None) -> Mapping[str, Trait | None]:
-    """The traits that quote the object of a fact, with `instead` in its place; None for those of which nothing is left.
+def amended_traits(
+    profile: Profile, over: Collection[FactId], rows: Sequence[Fact], *, now: datetime
+) -> Mapping[str, Trait | None]:
+    """The traits that quote the object of a fact that is not true any more, with what took its place; None if nothing
+    is left.
 
-    A trait rests on the fact if it draws on one of its episodes, or is named as its predicate ("Melanie likes").
+    `over` are superseded rows; those whose object is still true count for nothing. `rows` are all of the user. A trait
+    rests on a fact if it draws on an episode of a row with the same subject and predicate, or is named as the predicate
+    ("Melanie likes").
     """
-    sources, amended = set(fact.sources), dict[str, Trait | None]()
-    for name, trait in profile.traits.items():
-        is_named = predicates.canonical(name.rpartition(" ")[2]) == fact.predicate
-        if not is_named and sources.isdisjoint(trait.evidence):
+    traits, amended = dict(profile.traits), dict[str, Trait | None]()
+    for old in sorted((row for row in rows if row.id in over), key=lambda row: row.recorded_at):
+        about = [
+            row for row in rows if row.predicate == old.predicate and predicates.same_text(row.subject, old.subject)
+        ]
+        current = [row for row in about if row.superseded_at is None and row.is_valid_at(now)]
+        if any(predicates.same_text(row.object, old.object) for row in current):
             continue
-        value = _amended(trait.value, fact.object, instead)
-        if value != trait.value:
-            amended[name] = None if value in (None, [], {}) else replace(trait, value=value)
+        sources = {source for row in about for source in row.sources}
+        for name, trait in traits.items():
+            is_named = predicates.canonical(name.rpartition(" ")[2]) == old.predicate
+            if is_named or not sources.isdisjoint(trait.evidence):
+                value = _amended(trait.value, old.object, _successor(old, about, current))
+                if value != trait.value:
+                    amended[name] = None if value in (None, [], {}) else replace(trait, value=value)
+        traits = {name: trait for name, trait in {**traits, **amended}.items() if trait is not None}
     return amended
+
+
+def replaced_by_calls(
+    rows: Sequence[Fact], said: Sequence[RecordedAssertion], ids: Collection[EpisodeId]
+) -> set[FactId]:
+    """Superseded rows, drawn from one of these episodes, whose end was stated by a call and not by a message."""
+    stated = {_key(row.subject, row.predicate, row.recorded_at) for row in rows if row.extractor == BY_USER}
+    retracted = {
+        _key(one.claim.subject, one.claim.predicate, predicates.folded(one.claim.object))
+        for one in said
+        if one.extractor == BY_USER and one.claim.operation is Operation.RETRACT
+    }
+    return {
+        row.id
+        for row in rows
+        if row.superseded_at is not None
+        and not set(ids).isdisjoint(row.sources)
+        and (
+            _key(row.subject, row.predicate, row.superseded_at) in stated
+            or _key(row.subject, row.predicate, predicates.folded(row.object)) in retracted
+        )
+    }
+
+
+def _key(subject: str, predicate: str, rest: object) -> tuple[str, str, object]:
+    return predicates.folded(subject), predicate, rest
+
+
+def _successor(old: Fact, about: Sequence[Fact], current: Sequence[Fact]) -> str | None:
+    """The object of the current row that took its place, perhaps after others; None if none did."""
+    for row in about:
+        if row.recorded_at != old.superseded_at or predicates.same_text(row.object, old.object):
+            continue
+        if row in current:
+            return row.object
+        if row.superseded_at != row.recorded_at and (found := _successor(row, about, current)):
+            return found
+    return None
 
 
 def _amended(value: Json, old: str, new: str | None) -> Json:

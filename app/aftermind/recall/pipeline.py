@@ -225,9 +225,11 @@ class Recall:
         run = await self._run(query, limit=query.limit, min_score=max(query.min_score, NOISE), excluded=excluded)
         block = self._build(run, started=started, unfitted=unfitted)
         found = [*unfitted.matches, *excluded.matches]
-        if not query.wanted.is_open and query.mode is not Mode.RECENCY and run.served_by is not ServedBy.NONE:
+        if not query.wanted.is_open and run.served_by is not ServedBy.NONE:
             unfiltered = replace(query, wanted=EpisodeFilter(), limit=query.limit + NEAR_MISSES, diversity=0.0)
-            every = (await self._run(unfiltered, limit=unfiltered.limit, min_score=run.min_score)).matches
+            others = _Excluded()
+            run_of_all = await self._run(unfiltered, limit=unfiltered.limit, min_score=run.min_score, excluded=others)
+            every = [*run_of_all.matches, *sorted((m for m, _ in others.matches), key=lambda match: -match.score)]
             turns = [(match, match.item) for match in every if isinstance(match.item, Episode)]
             found += [(m, ExclusionReason.FILTERED) for m, turn in turns if not query.wanted.fits(turn)][:NEAR_MISSES]
         return RecallExplanation(
@@ -487,16 +489,22 @@ class Recall:
         if self._unstored is not None:  # first: a turn that is stored in between is then in both
             payloads = await self._unstored(route.tx, query.scope.owner)
             await self._add_unstored(run, route, payloads[::-1][: self._settings.pending_recalled + 1])
-        newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=limit)
+        most = limit + NEAR_MISSES if run.excluded is not None else limit
+        newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=most)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
-        ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:limit]
-        run.available = len(ordered)
+        ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:most]
+        run.available = min(len(ordered), limit)
         run.matches = [
-            Match(item=episode, score=1.0 - place / (len(ordered) + 1), rank=place + 1)
-            for place, episode in enumerate(ordered)
+            Match(item=episode, score=1.0 - place / (run.available + 1), rank=place + 1)
+            for place, episode in enumerate(ordered[:limit])
         ]
+        if run.excluded is not None:
+            older = [
+                Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(ordered[limit:], start=limit + 1)
+            ]
+            run.excluded.matches = [(match, ExclusionReason.LIMIT) for match in older]
         run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(query, ()))
 
     async def _read(self, run: _Run, route: Route, places: Sequence[CandidateRank], found: SearchResult) -> None:
@@ -563,7 +571,8 @@ class Recall:
                 former = run.briefing.former
                 run.matches, then = match_selection.raise_former(run.matches, former, run.words, moment=moment)
                 run.passed_on |= then
-        run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
+        if "facts" in run.query.load:
+            run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
             await self._rerank(run)
         ranked = run.matches
@@ -573,7 +582,8 @@ class Recall:
         if run.excluded is not None:
             run.excluded.add(ranked[:limit], run.matches, ExclusionReason.SIMILAR)
             run.excluded.add(ranked[limit:], run.matches, ExclusionReason.LIMIT)
-        self._add_facts(run, limit)
+        if "facts" in run.query.load:
+            self._add_facts(run, limit)
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
         """No node answered: what waits in Redis or on this host is still shown, but for what may be forgotten."""
@@ -716,7 +726,9 @@ class Recall:
         )
 
     def _block_request(self, query: Query, ids: Sequence[EpisodeId]) -> BlockRequest:
-        return BlockRequest(ids=ids, load=query.load, session_id=query.scope.session_id, at=query.known_at)
+        # Facts are read for the history as well: they mark messages whose statement is no longer true.
+        load = query.load | {"facts"} if "history" in query.load else query.load
+        return BlockRequest(ids=ids, load=load, session_id=query.scope.session_id, at=query.known_at)
 
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:

@@ -43,8 +43,8 @@ class RecallOptions(TypedDict, total=False):
     hybrid, vector, lexical or recency. Filters of episodes: `in_session`, `by_agent`, `roles`, `metadata`
     (containment), `since` (inclusive) and `until` (exclusive). `known_at` asks for the state of memory at that time:
     messages and beliefs until then. `min_score`, of episodes and facts, and `diversity` are from 0 to 1. `load` names
-    the kinds of memory in the block: history, facts, summary, profile, blocks; without facts no message is marked as
-    superseded by one. `rerank` applies the reranker that the memory was given.
+    the kinds of memory in the block: history, facts, summary, profile, blocks. `rerank` applies the reranker that the
+    memory was given.
     """
 
     token_budget: int | None

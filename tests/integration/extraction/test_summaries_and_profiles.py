@@ -225,21 +225,70 @@ async def _trait(learnt: Learning, user: str, name: str, value: str) -> None:
         await learnt.store.merge_profile(tx, Scope(user_id=user), {name: Trait(value=value)}, at=datetime.now(UTC))
 
 
+async def traits(learnt: Learning, user: str) -> dict[str, object]:
+    found = await learnt.memory.profile(user_id=user)
+    return {} if found is None else {name: trait.value for name, trait in found.traits.items()}
+
+
 async def test_a_fact_that_is_corrected_or_retracted_is_so_in_the_profile_too(opened: Opened, user: str) -> None:
     async with opened(**AT_ONCE, extractor="rules") as learnt:
         facts = learnt.memory.facts
-
-        async def traits() -> dict[str, object]:
-            found = await learnt.memory.profile(user_id=user)
-            return {} if found is None else {name: trait.value for name, trait in found.traits.items()}
-
         await learnt.learn(user, ["I live in Oslo. I like tea and jazz. I work at Acme."])
-        assert await traits() == {"likes": ["tea", "jazz"], "lives_in": "Oslo", "works_at": "Acme"}
+        assert await traits(learnt, user) == {"likes": ["tea", "jazz"], "lives_in": "Oslo", "works_at": "Acme"}
         known = {fact.object: fact for fact in await facts.query(user_id=user)}
 
         await facts.correct(known["Oslo"], "Bergen", user_id=user)
         await facts.correct(known["tea"], "coffee", user_id=user)
         await facts.retract(known["Acme"], user_id=user)
 
-        assert await traits() == {"likes": ["coffee", "jazz"], "lives_in": "Bergen"}
+        assert await traits(learnt, user) == {"likes": ["coffee", "jazz"], "lives_in": "Bergen"}
         assert "Acme" not in (await learnt.memory.recall("Where do I work?", user_id=user, load=["profile"])).text
+
+
+async def test_a_fact_that_another_one_replaces_is_replaced_in_the_profile_too(opened: Opened, user: str) -> None:
+    async with opened(**AT_ONCE, extractor="rules") as learnt:
+        await learnt.learn(user, ["I live in Oslo."])
+
+        rome = await learnt.memory.facts.add("user", "lives_in", "Rome", user_id=user)
+        moved = await traits(learnt, user)
+        await learnt.memory.facts.retract(rome, user_id=user)
+
+        assert moved == {"lives_in": "Rome"}
+        assert await traits(learnt, user) == {"lives_in": "Oslo"}
+
+
+async def test_a_correction_holds_in_a_profile_that_is_made_after_it(opened: Opened, user: str) -> None:
+    async with opened(summary_quiet_seconds=0.0, profile_quiet_seconds=3_600.0, extractor="rules") as learnt:
+        facts = learnt.memory.facts
+        await learnt.learn(user, ["I live in Oslo. I like tea and jazz. I work at Acme. My cat is called Dot."])
+        known = {fact.object: fact for fact in await facts.query(user_id=user)}
+        first = await facts.correct(known["Oslo"], "Bergen", user_id=user)
+        assert first is not None
+        await facts.correct(first, "Narvik", user_id=user)
+        await facts.correct(known["tea"], "coffee", user_id=user)
+        await facts.retract(known["Acme"], user_id=user)
+        assert await traits(learnt, user) == {}
+
+        (job,) = await learnt.ledger.jobs(kinds=[JobKind.PROFILE])
+        await learnt.due(job.id)
+        await learnt.settle()
+
+        assert await traits(learnt, user) == {"likes": ["coffee", "jazz"], "lives_in": "Narvik", "has_pet": ["Dot"]}
+
+
+async def test_a_trait_of_a_models_own_naming_follows_each_correction(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(**AT_ONCE) as learnt:
+        facts = learnt.memory.facts
+        receipt = await learnt.learn(user, ["My home is Oslo."])
+        async with learnt.database.transaction(namespace="default") as tx:
+            home = Trait(value="a flat in Oslo", evidence=receipt.episode_ids)
+            await learnt.store.merge_profile(tx, Scope(user_id=user), {"home": home}, at=datetime.now(UTC))
+        fact = await facts.add("user", "lives_in", "Oslo", user_id=user, sources=receipt.episode_ids)
+
+        first = await facts.correct(fact, "Bergen", user_id=user)
+        assert first is not None
+        await facts.correct(first, "Narvik", user_id=user)
+
+        assert (await traits(learnt, user))["home"] == "a flat in Narvik"

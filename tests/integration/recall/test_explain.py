@@ -1,6 +1,6 @@
 """Why a block has what it has: every candidate is in the block or left out for the reason that is given."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -127,14 +127,37 @@ UNLIKE = Case(
     reason=ExclusionReason.MIN_SCORE,
 )
 
+OTHER_SESSION = Case(
+    texts=(("Pottery and clay", "a"), ("I love pottery", "b"), ("The bus was late", "b"), ("The train too", "b")),
+    options={"in_session": "a"},
+    left_out="The bus was late",
+    reason=ExclusionReason.FILTERED,
+)
+NEWEST = Case(
+    texts=OTHER_SESSION.texts,
+    options={"mode": "recency", "limit": 1},
+    left_out="Pottery and clay",
+    reason=ExclusionReason.LIMIT,
+)
+NEWEST_OF_ONE_SESSION = replace(OTHER_SESSION, options={"mode": "recency", "in_session": "a"})
+WHOLE = {
+    "no space": CASES["no space"],
+    "nothing in common": UNLIKE,
+    "filtered": OTHER_SESSION,
+    "newest": NEWEST,
+    "newest of a session": NEWEST_OF_ONE_SESSION,
+}
 
-@pytest.mark.parametrize("case", [CASES["no space"], UNLIKE], ids=["no space", "nothing in common"])
+
+@pytest.mark.parametrize("case", WHOLE.values(), ids=WHOLE.keys())
 async def test_every_turn_of_a_small_user_is_in_the_block_or_left_out(database: Database, case: Case) -> None:
     found = await explained(database, case)
 
     items = [match.item for match in (*found.block.matches, *(each.match for each in found.excluded))]
     turns = [item.content for item in items if isinstance(item, Episode)]
     assert sorted(turns) == sorted(text for text, _ in case.texts)
+    reasons = {_text(each.match.item): each.reason for each in found.excluded}
+    assert reasons[case.left_out] is case.reason
     scores = [each.match.score for each in found.excluded]
     assert scores == sorted(scores, reverse=True)
 

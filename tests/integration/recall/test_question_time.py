@@ -64,6 +64,15 @@ async def test_what_is_no_longer_true_comes_after_what_took_its_place_and_is_mar
     assert '<turn by="user" superseded="2025-05-26">' in block.text
 
 
+async def test_what_is_no_longer_true_is_marked_in_a_block_without_facts(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300, load=["history"])
+    found = await memory.explain("Where does Alice live?", user_id="alice", token_budget=300, load=["history"])
+
+    assert '<turn by="user" superseded="2025-05-26">' in block.text
+    items = [each.item for each in (*block.matches, *(each.match for each in found.excluded))]
+    assert not any(isinstance(item, Fact) for item in items)
+
+
 async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_rest(memory: Memory) -> None:
     block = await memory.recall("Which work is Alice a biologist for?", user_id="alice", token_budget=300)
     found = next(each for each in block.matches if "marine biologist" in getattr(each.item, "content", ""))

@@ -38,7 +38,7 @@ def fact_hits_cte(*, filtered: bool) -> str:
                 SELECT f.id, f.recorded_at FROM (
                     SELECT * FROM aftermind.searchable_facts WHERE terms @> ARRAY[asked.key] OFFSET 0) AS f
                 WHERE {_OWNED} AND {_BELIEVED_THEN if filtered else _BELIEVED} LIMIT {MAX_FACTS_PER_TERM}) AS f
-            WHERE CAST(:facts AS boolean)
+            WHERE CAST(:fact_hits AS boolean)
         ), told AS MATERIALIZED (
             SELECT best.id, places, counts, f.confidence, (
                 SELECT json_agg(episode_id) FROM aftermind.fact_sources AS s
