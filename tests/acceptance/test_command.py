@@ -1,5 +1,6 @@
 """The command, by subprocess, over a whole stack: stored once, answered for its own user, errors in one line."""
 
+import asyncio
 import json
 import re
 import socket
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from aftermind.stack import Stack
 from aftermind.stack.ports import choose
 from tests.acceptance.conftest import ROOT, Shell, shell_of
+from tests.support.servers import psql_async
 
 EXAMPLE = str(ROOT / "examples" / "conversation.jsonl")
 # Ids that break careless shells and statements; tests/fundamentals has more of them.
@@ -74,6 +77,21 @@ def test_a_table_fits_80_columns_and_shows_the_messages(shell: Shell, ingested: 
     assert "Great idea. She lives" in shown
     assert "Great idea. She lives in Trondheim, so it has to be there." in wide
     assert len(re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", wide)) > 10
+
+
+@pytest.mark.long
+def test_status_warns_of_dead_letters(shell: Shell, ingested: str) -> None:
+    ends = Stack(Path(shell.env["AFTERMIND_STATE_DIR"])).running()
+    assert ends is not None
+    first = "SELECT min(id::text)::uuid FROM aftermind.jobs WHERE kind = 'extract'"
+    one = f"UPDATE aftermind.jobs SET state = '{{}}' WHERE id = ({first})"
+    assert "dead letters" not in shell.run("status").err
+
+    asyncio.run(psql_async(ends.admin_url, one.format("dead")))
+    try:
+        assert "extract: 1 dead letters. See `aftermind dead-letters stats`" in shell.run("status").err
+    finally:
+        asyncio.run(psql_async(ends.admin_url, one.format("done")))
 
 
 @pytest.mark.long

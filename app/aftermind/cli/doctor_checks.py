@@ -24,7 +24,9 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.settings import Settings
+from aftermind.types import JobKind
 from aftermind.types.job_admin import JobPause
+from aftermind.wire import queues
 from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis.cluster import is_cluster
@@ -590,7 +592,8 @@ def _paused_by(pause: JobPause) -> str:
 
 def _backlog(what: str, count: int, age: float, kind: str) -> Finding:
     if count and age > OLD_WORK:
-        remedy = f"No worker processes them. Run `aftermind worker --queues memory.{kind}` and check its log."
+        queue = queues.QUEUE_OF[JobKind(kind)]
+        remedy = f"Too few workers process them, or none. Run `aftermind worker --queues {queue}`, and check the logs."
         return Finding(
             what=what, seen=f"{count:,} pending, the oldest for {age:.0f} s", verdict=Verdict.BAD, remedy=remedy
         )

@@ -207,7 +207,7 @@ def has_keys() -> bool:
 
 
 def _warn_about_work() -> None:
-    """Warnings that process states do not show: a paused provider, a missing schema, overdue jobs."""
+    """Warnings that process states do not show: a paused provider, a missing schema, overdue jobs, dead letters."""
     health = terminal.with_memory(lambda memory: memory.health())
     for part in health.parts:
         if part.state != "ok":
@@ -215,6 +215,8 @@ def _warn_about_work() -> None:
     for row in health.work:
         if row.age_seconds > OLD_SECONDS:
             terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
+        if row.dead:
+            terminal.warn(f"{row.kind}: {row.dead:,} dead letters. See `aftermind dead-letters stats`.")
 
 
 @terminal.with_json

@@ -151,3 +151,17 @@ def test_a_queue_is_resumed_as_far_as_it_is_paused(
     assert "Resumed: extract in" not in rest.output
     assert "Resumed:" in rest.output
     assert again.exit_code == 1
+
+
+async def test_a_backlog_is_reported_with_a_queue_that_a_worker_can_be_started_for(
+    database: Database, settings: Settings
+) -> None:
+    for kind in ("summarise", "index"):
+        await psql_async(database.url, OLD_JOB.format(position="NULL").replace("'extract'", f"'{kind}'"))
+
+    findings = await doctor_checks.work(address_resolution.resolve(settings), settings)
+
+    remedies = {each.what: each.remedy for each in findings if each.verdict is Verdict.BAD}
+    assert "--queues memory.extract`" in remedies["summarise jobs"]
+    assert "--queues memory.embed`" in remedies["index jobs"]
+    assert "Too few workers process them, or none." in remedies["index jobs"]
