@@ -18,7 +18,7 @@ from aftermind.api import (
     groups,
     health,
     session_metadata,
-    store_resolver,
+    store_from_url,
     turn_builder,
 )
 from aftermind.api import conversation_history as api_history
@@ -105,7 +105,7 @@ class Memory:
 
     def __init__(
         self,
-        store: str | Mapping[str, Any] | AnyJournal | None = None,  # Any: values of a dict, checked in `store_resolver`
+        store: str | Mapping[str, Any] | AnyJournal | None = None,  # Any: values of a dict, checked in `store_from_url`
         *,
         index: str | VectorIndex | None = None,
         broker: str | None = None,
@@ -121,7 +121,7 @@ class Memory:
         metrics: "CollectorRegistry | None" = None,
     ) -> None:
         if isinstance(store, Mapping):
-            chosen = store_resolver.read_options(store)
+            chosen = store_from_url.read_options(store)
             store = chosen.store
             namespace = chosen.namespace if namespace is None else namespace
             embedder = chosen.embedder if embedder is None else embedder

@@ -10,6 +10,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
+from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Scope, Trait
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
@@ -110,7 +111,7 @@ async def _corrected(
     runtime: Runtime, tx: Transaction, traits: Mapping[str, Trait | None], owner: Scope, ids: Sequence[EpisodeId]
 ) -> Mapping[str, Trait | None]:
     """What becomes of traits that quote facts of these episodes which a call has replaced or retracted since."""
-    rows = await runtime.store.facts(tx, owner, history=True, limit=100_000)
+    rows = await runtime.store.facts(tx, owner, history=True, limit=EVERY_FACT)
     ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
     if not ended:
         return {}

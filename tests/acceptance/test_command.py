@@ -85,11 +85,11 @@ def test_status_warns_of_dead_letters(shell: Shell, ingested: str) -> None:
     assert ends is not None
     first = "SELECT min(id::text)::uuid FROM aftermind.jobs WHERE kind = 'extract'"
     one = f"UPDATE aftermind.jobs SET state = '{{}}' WHERE id = ({first})"
-    assert "dead letters" not in shell.run("status").err
+    assert "dead letter" not in shell.run("status").err
 
     asyncio.run(psql_async(ends.admin_url, one.format("dead")))
     try:
-        assert "extract: 1 dead letters. See `aftermind dead-letters stats`" in shell.run("status").err
+        assert "extract: 1 dead letter. See `aftermind dead-letters stats`" in shell.run("status").err
     finally:
         asyncio.run(psql_async(ends.admin_url, one.format("done")))
 
@@ -113,10 +113,10 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
 
         with socket.create_server(("127.0.0.1", 0)) as other_program:
             on_ports["AFTERMIND_FLOWER_PORT"] = str(other_program.getsockname()[1])
-            told = Shell(folder=shell.folder, env={**other.env, **on_ports}).must("up")
+            printed = Shell(folder=shell.folder, env={**other.env, **on_ports}).must("up")
 
-        assert f"http://127.0.0.1:{on_ports['AFTERMIND_WEB_PORT']}\n" in told
-        assert f"(port {on_ports['AFTERMIND_FLOWER_PORT']} was in use; set AFTERMIND_FLOWER_PORT)" in told
+        assert f"http://127.0.0.1:{on_ports['AFTERMIND_WEB_PORT']}\n" in printed
+        assert f"(port {on_ports['AFTERMIND_FLOWER_PORT']} was in use; set AFTERMIND_FLOWER_PORT)" in printed
     finally:
         other.run("reembed", "drop", "--yes")
         shell.run("up")

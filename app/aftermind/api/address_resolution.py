@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from aftermind import errors
-from aftermind.api.store_resolver import is_index, make_journal, split_index
+from aftermind.api.store_from_url import is_index, make_journal, split_index
 from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.db.record_store_journals.protocol import AnyJournal, is_shared

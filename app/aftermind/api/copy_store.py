@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from aftermind import errors
-from aftermind.api.store_resolver import make_journal
+from aftermind.api.store_from_url import make_journal
 from aftermind.db.record_store_journals import process_liveness
 from aftermind.db.record_store_journals.protocol import Batch, Journal, SharedJournal, is_shared
 from aftermind.db.record_store_journals.row_codec import SHARED, dump_owner

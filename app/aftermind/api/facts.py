@@ -16,6 +16,7 @@ from aftermind.facts.procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores import apply_fact_changes, feedback
+from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.timestamps import why_unusable
@@ -24,7 +25,6 @@ from aftermind.types.uuid7 import uuid7
 UNDATED = datetime.min.replace(tzinfo=UTC)  # of an assertion until `_believe` dates it
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
 MAX_HOPS = 5  # of a graph: most facts of a user are within three of each other
-EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +219,12 @@ class Facts:
         said = [fact for fact in changes.believed if fact.predicate == name]
         same = [fact for fact in said if predicates.same_text(fact.object, claim.object)]
         at = claim.starts_at or claim.said_at
-        told = next((fact for fact in same if fact.is_valid_at(at)), same[-1] if same else None)
-        if told is None:
+        stated = next((fact for fact in same if fact.is_valid_at(at)), same[-1] if same else None)
+        if stated is None:
             raise errors.Bug("a stated fact was not stored.")
-        if told in changes.added:
-            return told
-        found = await self._parts.store.fact(tx, owner, told.id)
+        if stated in changes.added:
+            return stated
+        found = await self._parts.store.fact(tx, owner, stated.id)
         if found is None:
             raise errors.Bug("a fact that was strengthened is not there.")
         return found

@@ -215,7 +215,7 @@ def _conversation(
     session: str | None,  # Any: as above
 ) -> list[FileTurn]:
     messages = found.get("messages")
-    if not messages and (messages is None or isinstance(messages, list)):
+    if messages in (None, []):
         raise UnreadableConversation("it has no messages")
     if not isinstance(messages, list):
         raise UnreadableConversation(f"messages must be a list, not {_JSON_TYPES[type(messages)]}")

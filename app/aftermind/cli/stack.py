@@ -216,7 +216,9 @@ def _warn_about_work() -> None:
         if row.age_seconds > OLD_SECONDS:
             terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
         if row.dead:
-            terminal.warn(f"{row.kind}: {row.dead:,} dead letters. See `aftermind dead-letters stats`.")
+            terminal.warn(
+                f"{row.kind}: {terminal.count_of(row.dead, 'dead letter')}. See `aftermind dead-letters stats`."
+            )
 
 
 @terminal.with_json

@@ -246,7 +246,7 @@ async def refused(
     A webhook that accepted nothing for `patience`, or answers 410, is disabled. An older delivery is given up if the
     webhook accepts others.
     """
-    given_up = delivery.is_hopeless(patience)
+    given_up = delivery.is_given_up(patience)
     again = {**_key(delivery), "token": delivery.token, "wait": wait, "given_up": given_up, "error": error}
     hook = {"namespace": delivery.namespace, "id": delivery.webhook_id, "error": error, "gone": is_gone}
     row = await pg(tx).row(_FAILING, **hook, pause=pause, patience=patience)

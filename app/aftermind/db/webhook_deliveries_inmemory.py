@@ -186,7 +186,7 @@ async def refused(
     _put(tx, replace(hook, webhook=failing, failures=hook.failures + 1, due_at=now + pause))
     row = _deliveries(tx).get(_place(delivery))
     if row is not None and row.token == delivery.token:
-        given_up = delivery.is_hopeless(patience) and not is_disabled
+        given_up = delivery.is_given_up(patience) and not is_disabled
         again = replace(row, token=None, due_at=now + wait, is_failed=given_up, error=error)
         mem(tx).put(_deliveries(tx), _place(delivery), again)
     return is_disabled

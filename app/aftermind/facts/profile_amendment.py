@@ -82,9 +82,10 @@ def _amended(value: Json, old: str, new: str | None) -> Json:
     """A value without a text, or with another in its place; None where nothing else is left."""
     if isinstance(value, str):
         quoted = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)", re.IGNORECASE)
-        if not quoted.search(value) and not predicates.same_text(value, old):
+        changed, count = quoted.subn(lambda _: new or "", value)
+        if not count and not predicates.same_text(value, old):
             return value
-        return None if new is None else quoted.sub(lambda _: new, value) if quoted.search(value) else new
+        return changed if count and new is not None else new
     if isinstance(value, list):
         kept = [_amended(each, old, new) for each in value]
         return [each for number, each in enumerate(kept) if each is not None and each not in kept[:number]]

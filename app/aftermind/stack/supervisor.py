@@ -18,7 +18,6 @@ from pathlib import Path
 
 from aftermind.errors import StackError
 from aftermind.stack import binaries, command_prefixes, desired_state, orphans, saved_settings
-from aftermind.stack.command_program import CommandProgram
 from aftermind.stack.component_types import ComponentState
 from aftermind.stack.desired_state import Report
 from aftermind.stack.managed_process import Supervised
@@ -27,6 +26,7 @@ from aftermind.stack.redis import Redis
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
+from aftermind.stack.supervised_command import CommandProgram
 from aftermind.stack.supervised_program import Program
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger

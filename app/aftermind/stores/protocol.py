@@ -36,6 +36,7 @@ from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
 
 Vector = NDArray[np.float32]
+EVERY_FACT = 100_000  # of a user: what is read where rows have to be compared in the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

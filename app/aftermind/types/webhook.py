@@ -7,7 +7,7 @@ from typing import Any, NewType
 from uuid import UUID
 
 WebhookId = NewType("WebhookId", UUID)
-LEAST_ATTEMPTS = 5  # posts of an event before it is given up, however old it is
+MIN_ATTEMPTS = 5  # posts of an event before it is given up, however old it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,6 @@ class Delivery:
     age_seconds: float
     token: UUID
 
-    def is_hopeless(self, patience: timedelta) -> bool:
+    def is_given_up(self, patience: timedelta) -> bool:
         """Whether the receiver has refused it for too long; one that was late at its first post is posted again."""
-        return self.attempts >= LEAST_ATTEMPTS and self.age_seconds > patience.total_seconds()
+        return self.attempts >= MIN_ATTEMPTS and self.age_seconds > patience.total_seconds()

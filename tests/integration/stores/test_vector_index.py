@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind import Memory, Settings, errors
-from aftermind.api.store_resolver import split_index
+from aftermind.api.store_from_url import split_index
 from aftermind.indexes import client
 from aftermind.indexes.factory import parse
 from aftermind.types import EpisodeId

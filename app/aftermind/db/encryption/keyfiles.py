@@ -26,9 +26,8 @@ class LazyKeys:
 
     async def for_writing(self, tx: Transaction) -> tuple[bytes, ...]:
         """The keys, made if no row of any tenant was made with one. Raises `KeyFileLost`, `InvalidSettings`."""
-        from aftermind.db.encryption import (
-            rows_of_key_check,  # SQLAlchemy, which commands that only read a key do without
-        )
+        # Here, because it loads SQLAlchemy, which commands that only read a key do without.
+        from aftermind.db.encryption import rows_of_key_check
 
         if self._is_missing() and await rows_of_key_check.is_used(tx, self._what):
             raise errors.KeyFileLost(self._what, str(self._path))
