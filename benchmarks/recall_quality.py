@@ -41,7 +41,7 @@ from aftermind.ranking.passages import SpokenTexts
 from aftermind.recall.question_time import QuestionTime
 from aftermind.settings import Settings
 from aftermind.stack import Endpoints
-from aftermind.stores import feedback
+from aftermind.stores import feedback_counts
 from aftermind.stores.postgres import PostgresStore
 from aftermind.types import Episode, EpisodeId, Role, Scope
 from aftermind.types.feedback import Feedback
@@ -231,7 +231,7 @@ async def _give_feedback(url: str, conversations: Sequence[Conversation]) -> Non
         for each in conversations:
             given = [Feedback(helpful=tuple(asked.evidence)) for asked in each.questions[::2]]
             async with database.transaction() as tx:
-                await feedback.add(store, tx, each.owner, given, may_arrive=_nothing_waits)
+                await feedback_counts.add(store, tx, each.owner, given, may_arrive=_nothing_waits)
     finally:
         await database.close()
 

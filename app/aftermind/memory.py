@@ -14,7 +14,7 @@ from aftermind.api import (
     address_resolution,
     context_window,
     erasure_verification,
-    feedback,
+    feedback_validation,
     groups,
     health,
     session_metadata,
@@ -312,7 +312,7 @@ class Memory:
         the order of matches if `recall_feedback_weight` is set. What is about no episode or fact of the user has no
         effect and leaves no row. Raises `InvalidFeedback`, and the errors of `remember`.
         """
-        given = feedback.checked(block, helpful, unhelpful)
+        given = feedback_validation.checked(block, helpful, unhelpful)
         scope = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
         member = None if group is None else str(user_id)
         if member is not None and idempotency_key is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
     from aftermind.db.encryption.keyring import Vault
     from aftermind.db.engine import PostgresDatabase
     from aftermind.ledger.postgres.replay_step import ReplayEngine
-    from aftermind.store_turns_statement import BatchWriter
+    from aftermind.store_turns_sql import BatchWriter
 
 log = get_logger(__name__)
 
@@ -234,7 +234,7 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     from aftermind.indexes.factory import open_index
     from aftermind.ledger.postgres.ledger import PostgresLedger
     from aftermind.ledger.postgres.replay_step import ReplayEngine
-    from aftermind.store_turns_statement import BatchWriter
+    from aftermind.store_turns_sql import BatchWriter
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")

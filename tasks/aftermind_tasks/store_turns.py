@@ -9,8 +9,8 @@ from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
 from aftermind.indexes.projection import index_job
 from aftermind.llm.injection import detect
-from aftermind.store_turns_statement import Arrived, Following, StoreBatch, Written
-from aftermind.stores import feedback
+from aftermind.store_turns_sql import Arrived, Following, StoreBatch, Written
+from aftermind.stores import feedback_counts
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.telemetry import tracing
 from aftermind.telemetry.logger import get_logger
@@ -218,7 +218,7 @@ async def _write_turns(
         if owner in given:
             own = 0 if closed is not None else sum(turn.scope.owner == owner for turn in (*turns, *committed))
             may_arrive = partial(_may_arrive, runtime, tx, owner, stones, own)
-            await feedback.add(runtime.store, tx, owner, given[owner], may_arrive=may_arrive)
+            await feedback_counts.add(runtime.store, tx, owner, given[owner], may_arrive=may_arrive)
     effects.events += await runtime.events.append(tx, _events(rest, start))
     return rest
 

@@ -15,7 +15,7 @@ from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobKind
 from aftermind.types.replay import ItemState, JobFilter, PlanState
 from aftermind.wire import queues
-from aftermind_workers import replay_scheduler, work_loop
+from aftermind_workers import claim_and_run_loop, replay_scheduler
 from aftermind_workers.lifecycle import Worker
 from tests.support.local_worker import worker_without_celery
 from tests.support.proxy import Side, StepCounter, proxy_to
@@ -50,7 +50,7 @@ async def replay(worker: Worker) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(step())
         while True:
-            await work_loop.serve(worker, queues.REPLAY)
+            await claim_and_run_loop.serve(worker, queues.REPLAY)
             await asyncio.sleep(0.05)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aftermind import Episode, Memory, MemoryUpdateCompleted, Receipt, Settings
 from aftermind.wire import queues
-from aftermind_workers import work_loop
+from aftermind_workers import claim_and_run_loop
 from aftermind_workers.lifecycle import Worker
 from tests.faults.test_every_step import paused, settings_of
 from tests.integration.workers.test_every_queue import ALL, BRISK
@@ -70,7 +70,7 @@ async def doomed_worker(
 async def store_until(worker: Worker, steps: StepCounter, step: int, side: Side) -> bool:
     """Answer a bell; whether the worker ended at the step. It may have finished before."""
     steps.arm(step, side)
-    serving = worker.loop.submit(work_loop.serve(worker, queues.STORE))
+    serving = worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
     await wait_until(lambda: steps.has_ended or serving.done(), timeout=180, description=f"step {step} or the end")
     return steps.has_ended
 

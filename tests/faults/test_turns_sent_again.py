@@ -13,7 +13,7 @@ from aftermind.types import Scope
 from aftermind.wire import queues
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys, owner_part
-from aftermind_workers import work_loop
+from aftermind_workers import claim_and_run_loop
 from tests.support.local_worker import worker_without_celery
 from tests.support.proxy import Proxy, Side, StepCounter, proxy_to
 from tests.support.servers import Database
@@ -38,7 +38,7 @@ class World:
     async def store(self) -> None:
         """What a worker does with all that is pending."""
         async with worker_without_celery(self.worker) as worker:
-            await asyncio.wrap_future(worker.loop.submit(work_loop.serve(worker, queues.STORE)))
+            await asyncio.wrap_future(worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE)))
 
     async def remember_unanswered(self, text: str, key: str | None) -> None:
         """Redis takes the turn, and its answer never arrives."""

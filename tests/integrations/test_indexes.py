@@ -25,7 +25,7 @@ from aftermind.stack.ports import choose
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import EmbedderIdentity, EpisodeId, Role, Scope
 from aftermind.wire import queues
-from aftermind_workers import work_loop
+from aftermind_workers import claim_and_run_loop
 from tests.support.local_worker import worker_without_celery
 from tests.support.servers import Database
 from tests.support.stored_turns import START, said
@@ -253,7 +253,7 @@ async def test_each_store_works_beside_each_index(store: dict[str, Any], kind: s
         async def work() -> None:
             while not has_ended.is_set():
                 for queue in (queues.STORE, queues.EMBED):
-                    await asyncio.wrap_future(worker.loop.submit(work_loop.serve(worker, queue)))
+                    await asyncio.wrap_future(worker.loop.submit(claim_and_run_loop.serve(worker, queue)))
                 await asyncio.sleep(0.05)
 
         working = asyncio.create_task(work())

@@ -10,7 +10,7 @@ import redis.asyncio as aioredis
 from aftermind import Settings, errors
 from aftermind.wire.redis_keys import Keys
 from aftermind_tasks.runtime import open_runtime
-from aftermind_workers import work_loop
+from aftermind_workers import claim_and_run_loop
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.lifecycle import Worker
 
@@ -25,7 +25,7 @@ async def answered_bells(worker: Worker, queue: str, redis_url: str) -> AsyncIte
         async with aioredis.Redis.from_url(redis_url, socket_timeout=None) as client:
             while True:
                 if await client.brpop([keys.queue(queue)], timeout=0) is not None:
-                    answers.append(worker.loop.submit(work_loop.serve(worker, queue)))
+                    answers.append(worker.loop.submit(claim_and_run_loop.serve(worker, queue)))
 
     answering = asyncio.create_task(answer())
     try:
@@ -38,7 +38,7 @@ async def answered_bells(worker: Worker, queue: str, redis_url: str) -> AsyncIte
 
 @asynccontextmanager
 async def worker_without_celery(settings: Settings) -> AsyncIterator[Worker]:
-    """A worker in this process, to answer bells with `work_loop.serve`; what runs at the end is cancelled."""
+    """A worker in this process, to answer bells with `claim_and_run_loop.serve`; what runs at the end is cancelled."""
     loop = LoopThread()
     loop.start()
     runtime = await asyncio.wrap_future(loop.submit(open_runtime(settings, worker="here")))

@@ -17,7 +17,7 @@ from aftermind.stack.postgres import Cluster, Primary
 from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
-from aftermind.stack.supervised_program import Launch
+from aftermind.stack.supervised_program_protocol import Launch
 from tests.support import faults
 from tests.support.servers import FAST, migrate, psql_async
 from tests.support.waiting import wait_until

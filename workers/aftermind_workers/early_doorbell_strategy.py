@@ -12,7 +12,7 @@ from typing import Any
 from celery.worker.strategy import default as received
 
 from aftermind.wire import queues
-from aftermind_workers import lifecycle, work_loop
+from aftermind_workers import claim_and_run_loop, lifecycle
 
 MAX_BELLS = 64  # bells whose work has begun and whose task has not: prefetching keeps them to one for each thread
 # Seconds for which Celery waits: a turn that comes alone is stored by then, and the next bell finds another worker.
@@ -28,7 +28,7 @@ def strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[...
         worker = lifecycle.opened()
         queue, bell = message.delivery_info.get("routing_key"), message.headers.get("id")
         if worker is not None and queue in queues.QUEUES and isinstance(bell, str) and _has_room(worker, bell):
-            future = worker.begun[bell] = worker.loop.submit(work_loop.serve(worker, queue))
+            future = worker.begun[bell] = worker.loop.submit(claim_and_run_loop.serve(worker, queue))
             wait([future], timeout=HEAD_START.get(queue, 0))
         return handle(message, *rest, **more)  # where nothing has begun, the task does the work itself
 
@@ -49,4 +49,4 @@ def _has_room(worker: lifecycle.Worker, bell: str) -> bool:
 def begun(worker: lifecycle.Worker, queue: str, bell: str | None) -> "Future[int]":
     """The work of this bell: what has begun already, else begun now."""
     future = worker.begun.pop(bell, None) if bell is not None else None
-    return future or worker.loop.submit(work_loop.serve(worker, queue))
+    return future or worker.loop.submit(claim_and_run_loop.serve(worker, queue))

@@ -15,7 +15,7 @@ from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.reextraction_diff import BY_USER
-from aftermind.stores import apply_fact_changes, feedback
+from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation
@@ -71,7 +71,7 @@ class Facts:
                 tx, owner, predicate=_named(predicate), as_of=as_of, known_at=known_at, limit=_read(subject, limit)
             )
             if procedures := [fact.id for fact in found if fact.predicate == PROCEDURE]:
-                counts = await feedback.counts(self._parts.store, tx, owner, procedures)
+                counts = await feedback_counts.counts(self._parts.store, tx, owner, procedures)
                 found = [with_feedback(fact, counts) for fact in found]
             return _about(found, subject, await self._aliases(tx, owner, subject))[:limit]
 

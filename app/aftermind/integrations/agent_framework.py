@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Unpack
 
 from aftermind.integrations.conversations import choose, recalled_text, remember_run
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 

@@ -1,6 +1,6 @@
 """Paths of the memory tool's files: each is the name of a block."""
 
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 
 with extra("anthropic"):
     from anthropic.lib.tools._beta_functions import ToolError

@@ -7,7 +7,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from aftermind.integrations.conversations import run_blocking
-from aftermind.integrations.extras import extra, to_async
+from aftermind.integrations.framework_imports import extra, to_async
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Item, ItemWrite

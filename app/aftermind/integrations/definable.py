@@ -10,7 +10,7 @@ from typing import Any
 from aftermind import errors
 from aftermind.integrations.conversations import remember_run
 from aftermind.integrations.definable_store import STORES, AftermindStore
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import Place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions

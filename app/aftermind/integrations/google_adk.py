@@ -7,7 +7,7 @@ from typing import Any
 from aftermind import errors
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import match_text
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records
 from aftermind.memory import Memory
 from aftermind.types import Episode, ItemWrite, Match

@@ -3,7 +3,7 @@
 from typing import Any
 
 from aftermind.integrations.conversations import recalled_text, remember_run
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 
 with extra("llama-index"):

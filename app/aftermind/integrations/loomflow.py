@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 
 from aftermind import errors
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.loomflow_memory import AftermindMemory
 
 with extra("loomflow"):

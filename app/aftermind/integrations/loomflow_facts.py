@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.sax.saxutils import escape
 
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.ranking.tokenizer import terms
 from aftermind.recall import RecallOptions

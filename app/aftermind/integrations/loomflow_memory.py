@@ -7,7 +7,7 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from aftermind.api.turn_builder import limits
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import MemoryPlace, Place
 from aftermind.integrations.loomflow_facts import MAX_FACTS, AftermindFacts, to_fact, utc
 from aftermind.integrations.loomflow_recall import RECORDS, episode_id, search_weighted

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from aftermind.api.forget_and_export import Forgot
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.mcp_access import Access, Owner, Work, reports
 from aftermind.integrations.message_records import read_session, replace_episodes
 from aftermind.memory import Memory

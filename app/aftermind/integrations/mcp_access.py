@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, TypedDict
 
 from aftermind import errors
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.types.api_key import Right
 from aftermind.types.audit import Action, acting_as

@@ -4,7 +4,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from aftermind.api import local_web_token
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.mcp_access import CALLER
 from aftermind.memory import Memory
 from aftermind.types.api_key import Right

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import recalled_text
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions

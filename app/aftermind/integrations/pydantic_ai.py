@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aftermind.integrations.conversations import choose, recalled_text, remember_run
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 

@@ -10,7 +10,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.events.types import MemoryEvent
-from aftermind.integrations.extras import extra, to_async
+from aftermind.integrations.framework_imports import extra, to_async
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 

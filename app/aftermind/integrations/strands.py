@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.integrations.conversations import match_text, split_text
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode, ItemWrite, Match

@@ -6,7 +6,7 @@ All names of Upsonic and of its storage and memory packages are here.
 from inspect import signature
 from typing import Any
 
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import Place
 from aftermind.integrations.upsonic_memory import Memory
 from aftermind.integrations.upsonic_storages import STORAGES, AftermindStorage

@@ -7,7 +7,7 @@ from typing import Any
 from aftermind import errors
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import data_element
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import Place
 from aftermind.integrations.message_records import read_session
 from aftermind.integrations.upsonic_sessions import SessionStorage, to_chat_message, to_model_message

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aftermind.api.turn_builder import limits, split_turn
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, read_session
 from aftermind.integrations.upsonic_storages import AftermindStorage, blocking
 from aftermind.types import Episode

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from aftermind.integrations.conversations import run_blocking
-from aftermind.integrations.extras import extra
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import MemoryPlace, store_classes
 from aftermind.integrations.upsonic_parameters import PARAMETERS
 from aftermind.types import ItemWrite

@@ -56,7 +56,7 @@ from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
 from aftermind.recall.session_diversification import asks_about_all_sessions, diversify_sessions
 from aftermind.settings import Settings
-from aftermind.stores import feedback
+from aftermind.stores import feedback_counts
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
 from aftermind.types import (
@@ -542,7 +542,7 @@ class Recall:
         ids = [fact.id for fact in facts if weight or fact.predicate == PROCEDURE]
         wanted = [*(match.item.id for match in run.matches if isinstance(match.item, Episode) and weight), *ids]
         if wanted and run.query.known_at is None:  # counts have no history
-            run.feedback = await feedback.counts(self._store, route.tx, run.query.scope.owner, wanted)
+            run.feedback = await feedback_counts.counts(self._store, route.tx, run.query.scope.owner, wanted)
             run.matches = match_selection.reinforced(run.matches, run.feedback, weight=weight)
 
     async def _read_near(

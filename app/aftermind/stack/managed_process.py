@@ -12,7 +12,7 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import diagnosis
 from aftermind.stack.component_types import ComponentState, ComponentStatus, Restart
-from aftermind.stack.supervised_program import Launch, Program
+from aftermind.stack.supervised_program_protocol import Launch, Program
 from aftermind.telemetry.logger import get_logger
 
 FIRST_DELAY = 0.1  # seconds before the first restart

@@ -14,7 +14,7 @@ from aftermind.stack.command_prefixes import Identity, dying_with_parent
 from aftermind.stack.component_types import Restart, StopOrder
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
-from aftermind.stack.supervised_program import Launch
+from aftermind.stack.supervised_program_protocol import Launch
 
 INITDB_TIMEOUT = 120.0  # seconds; takes 0.5 s on an idle disk
 SLOT = "aftermind_replica"

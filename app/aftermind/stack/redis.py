@@ -11,7 +11,7 @@ from aftermind.stack.command_prefixes import dying_with_parent
 from aftermind.stack.component_types import Restart, StopOrder
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
-from aftermind.stack.supervised_program import Launch
+from aftermind.stack.supervised_program_protocol import Launch
 
 PROBE_TIMEOUT = 2.0  # seconds; a loopback PING takes 0.1 ms
 

@@ -12,7 +12,7 @@ from aftermind.stack.component_types import StopOrder
 from aftermind.stack.postgres import CREATE_SLOT, DROP_SLOT, SLOT, Cluster
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
-from aftermind.stack.supervised_program import Launch
+from aftermind.stack.supervised_program_protocol import Launch
 
 
 class ReplicaServer(Cluster):

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from aftermind.stack import server_tools
 from aftermind.stack.command_prefixes import dying_with_parent
 from aftermind.stack.component_types import Command, HealthCheck, Restart
-from aftermind.stack.supervised_program import Launch
+from aftermind.stack.supervised_program_protocol import Launch
 
 
 class CommandProgram:

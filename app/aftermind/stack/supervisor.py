@@ -27,7 +27,7 @@ from aftermind.stack.replica import ReplicaServer
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import HELD_EXIT_CODE, StateFolder, write_json
 from aftermind.stack.supervised_command import CommandProgram
-from aftermind.stack.supervised_program import Program
+from aftermind.stack.supervised_program_protocol import Program
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 

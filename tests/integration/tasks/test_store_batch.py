@@ -15,7 +15,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.events.types import MemoryGap
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.settings import Settings
-from aftermind.store_turns_statement import Arrived, BatchWriter, StoreBatch, Written
+from aftermind.store_turns_sql import Arrived, BatchWriter, StoreBatch, Written
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, LeaseToken, Scope, Turn
 from aftermind.types.tombstone import Tombstone

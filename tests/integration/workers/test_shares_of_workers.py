@@ -15,7 +15,7 @@ from aftermind.receipt import StepState
 from aftermind.types import JobKind, JobState
 from aftermind.wire import queues
 from aftermind_tasks import embed, job_handlers
-from aftermind_workers import batching, work_loop
+from aftermind_workers import batching, claim_and_run_loop
 from aftermind_workers.celery_config import CONCURRENCY
 from aftermind_workers.lifecycle import PLACES_OF_BELL
 from tests.support.local_worker import answered_bells, worker_without_celery
@@ -134,7 +134,7 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
         receipts: list[Receipt] = []
         for batch in range(1, BELLS):
             receipts.append(await remember(loud, "bob"))
-            worker.loop.submit(work_loop.serve(worker, queues.STORE))
+            worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
             running = f"SELECT count(*) = {batch} FROM aftermind.jobs WHERE kind = 'store' AND state = 'running'"
 
             async def is_running(asked: str = running) -> bool:
@@ -143,10 +143,10 @@ async def test_a_turn_of_the_ledger_is_stored_while_batches_of_another_tenant_ca
             await wait_until(is_running, description=f"batch {batch} waits")
         receipts.append(await remember(loud, "bob"))
         stored = await remember(quiet, "alice")
-        worker.loop.submit(work_loop.serve(worker, queues.STORE))
+        worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
         await stored.stored(timeout=60)
         await changes.rollback()
-        worker.loop.submit(work_loop.serve(worker, queues.STORE))
+        worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
         for each in receipts:
             await each.stored(timeout=60)
     for close in (held.close, loud.close, quiet.close):
@@ -168,7 +168,7 @@ async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
         for _ in range(BELLS - 1):
             receipts.append(await loud.remember("I like tea.", user_id="bob", session_id="s"))
             receipts.append(await quiet.remember("I live in Oslo. " * 50, user_id="alice", session_id="s"))
-            worker.loop.submit(work_loop.serve(worker, queues.STORE))
+            worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
             await receipts[-1].stored(timeout=60)
         async with answered_bells(worker, queues.STORE, redis_url):
             receipts.append(await quiet.remember("I have three cats.", user_id="alice", session_id="s"))
@@ -196,7 +196,7 @@ async def test_a_turn_whose_bell_found_no_free_place_is_stored_once_there_is_one
     async with worker_without_celery(settings) as worker:
 
         def ring() -> Future[int]:
-            return worker.loop.submit(work_loop.serve(worker, queues.STORE))
+            return worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))
 
         receipts: list[Receipt] = []
         for memory, accept in ((loud, "redis"), (loud, "redis"), (ledger, "postgres")):
@@ -243,7 +243,7 @@ async def test_short_texts_are_embedded_beside_a_bounded_share_of_another_tenant
         short = (quiet.remember(f"I have {n} cats.", user_id=f"u{n % 5}", session_id="s") for n in range(SHORT_TEXTS))
         receipts += await asyncio.gather(*short)
         async with worker_without_celery(settings) as worker:
-            while await asyncio.wrap_future(worker.loop.submit(work_loop.serve(worker, queues.STORE))):
+            while await asyncio.wrap_future(worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE))):
                 pass
 
             async def is_embedded() -> bool:

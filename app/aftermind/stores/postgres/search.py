@@ -15,7 +15,7 @@ from aftermind.db.encryption.keyring import Vault
 from aftermind.db.positional_parameters import Positional
 from aftermind.db.postgres_transaction import pg
 from aftermind.ranking import Frame, Frequencies, idf, parse_models
-from aftermind.stores.postgres import encrypted_columns, search_passages
+from aftermind.stores.postgres import encrypted_columns, passage_rescoring
 from aftermind.stores.postgres.block_query import brief, parameters
 from aftermind.stores.postgres.fact_search import parse_hits
 from aftermind.stores.postgres.owner_term_keys import hash_terms
@@ -133,7 +133,7 @@ class PostgresSearch:
         passages: Mapping[EpisodeId, Passage] = {}
         if row["long_rows"] is not None:
             long = _long_hits(ids, frame, row["long_rows"], frequencies)
-            compared = await search_passages.compare(tx, long, given, ways=ways, standby=self._is_standby)
+            compared = await passage_rescoring.compare(tx, long, given, ways=ways, standby=self._is_standby)
             frame, passages = with_passages(ids, frame, compared, frequencies)
         return SearchResult(
             ids=ids,
