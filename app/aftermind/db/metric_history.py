@@ -29,13 +29,11 @@ _DUE = text(
         WHERE seconds = 60 AND at >= date_trunc('minute', clock_timestamp())) AS is_done
     """
 )
-# By `jobs_created`: a turn that Redis accepted gets its row when it is stored. Its UUIDv7 has the time of acceptance.
+# By `jobs_created`: a turn that Redis accepted gets its row when it is stored, and was due when it was accepted.
 _STORED = text(
     """
-    SELECT width_bucket(greatest(0, extract(epoch FROM updated_at - least(created_at,
-               CASE WHEN substr(CAST(id AS text), 15, 1) = '7' THEN to_timestamp(CAST(CAST(
-                   'x' || substr(replace(CAST(id AS text), '-', ''), 1, 12) AS bit(48)) AS bigint) / 1000.0) END))),
-               CAST(:bounds AS numeric[])) AS place, count(*) AS jobs
+    SELECT width_bucket(extract(epoch FROM updated_at - least(created_at, run_at)), CAST(:bounds AS numeric[])) AS place,
+           count(*) AS jobs
     FROM aftermind.jobs
     WHERE kind = 'store' AND state = 'done' AND created_at >= CAST(:since AS timestamptz) - interval '10 min'
       AND updated_at >= :since AND updated_at < :until GROUP BY 1

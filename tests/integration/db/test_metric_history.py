@@ -52,8 +52,9 @@ async def test_a_sample_has_what_was_done_in_its_minute_by_all_processes(
     stored = uuid7()
     await psql_async(
         database.url,
-        "INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, created_at, updated_at)"
-        f" VALUES ('{stored}', 'default', 'u', 'store', 'done', '{stored}', '{inside}', '{inside}')",
+        "INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at, created_at, updated_at)"
+        f" VALUES ('{stored}', 'default', 'u', 'store', 'done', '{stored}', '{inside - timedelta(seconds=2)}',"
+        f" '{inside}', '{inside}')",
     )
 
     async with postgres.transaction() as tx:
@@ -68,6 +69,8 @@ async def test_a_sample_has_what_was_done_in_its_minute_by_all_processes(
     assert series['aftermind_model_cost_usd_total{kind="extract",model="m"}'] == 2.0
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="1"}'] == 0
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="2.5"}'] == 3
+    assert series['aftermind_freshness_seconds_bucket{stage="stored",le="1"}'] == 0
+    assert series['aftermind_freshness_seconds_bucket{stage="stored",le="2.5"}'] == 1
 
 
 async def test_an_hour_adds_counters_and_keeps_the_highest_gauge(

@@ -1,5 +1,6 @@
 """Operators find a job in any state, see what happened to a turn, and can take back what they did to many jobs."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,14 +9,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from aftermind import Memory as AsyncMemory
 from aftermind import Settings, errors
 from aftermind.sync import Memory
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import JobFilter
+from aftermind.wire import queues
+from aftermind_workers import claim_and_run_loop
 from aftermind_workers.operator_pauses import READ_SECONDS
 from tests.fundamentals.conftest import QUICK
 from tests.support.deployed_service import running
+from tests.support.local_worker import worker_without_celery
 from tests.support.servers import Database, Servers, psql
 from tests.support.waiting import wait_until_sync
 
@@ -213,6 +218,20 @@ def test_a_pending_turn_is_listed_and_has_a_timeline_while_no_worker_runs(settin
         assert [step.name for step in found.steps] == ["accepted", "store"]
         assert memory.job_admin.pending_turns(namespace="theirs") == []
         assert memory.job_admin.timeline(receipt.job_id, namespace="theirs") is None
+
+
+async def test_the_latency_of_store_begins_with_the_acceptance_also_of_a_turn_with_a_key(settings: Settings) -> None:
+    alone = settings.model_copy(update={"redis_prefix": f"alone-{uuid4().hex[:8]}:"})
+    async with AsyncMemory(settings=alone) as memory:
+        await memory.remember("I live in Lima.", user_id="ann", idempotency_key="k", namespace="keyed")
+        accepted = time.monotonic()
+        async with worker_without_celery(alone) as worker:
+            waited = time.monotonic() - accepted
+            await asyncio.wrap_future(worker.loop.submit(claim_and_run_loop.serve(worker, queues.STORE)))
+
+        [found] = [each for each in await memory.job_admin.latencies(namespace="keyed") if each.kind is JobKind.STORE]
+
+    assert (found.count, found.p50 >= waited) == (1, True)
 
 
 @pytest.mark.usefixtures("worker")

@@ -101,17 +101,19 @@ _FOLLOWS = text(
 )
 
 # The id of a turn with an idempotency key repeats if the key is used again: if the first turn was forgotten, the second
-# is a separate turn.
+# is a separate turn. Its job was due when it was accepted, which is before the row was created.
 RECORD = """
-    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key, payload)
+    INSERT INTO aftermind.jobs AS there (id, namespace, user_id, session_id, agent_id, kind, state, effect_key, payload,
+                                         run_at)
     SELECT id, namespace, user_id, session_id, agent_id, 'store', 'done', CAST(id AS text),
-           jsonb_strip_nulls(jsonb_build_object('hash', hash))
+           jsonb_strip_nulls(jsonb_build_object('hash', hash)), remembered_at
     FROM unnest(CAST(:turn_ids AS uuid[]), CAST(:turn_namespaces AS text[]), CAST(:turn_users AS text[]),
-                CAST(:turn_sessions AS text[]), CAST(:turn_agents AS text[]), CAST(:turn_hashes AS text[]))
-         AS given (id, namespace, user_id, session_id, agent_id, hash)
+                CAST(:turn_sessions AS text[]), CAST(:turn_agents AS text[]), CAST(:turn_hashes AS text[]),
+                CAST(:turn_times AS timestamptz[]))
+         AS given (id, namespace, user_id, session_id, agent_id, hash, remembered_at)
     WHERE {where} ORDER BY given.id
     ON CONFLICT (id) DO UPDATE SET state = 'done', session_id = excluded.session_id, agent_id = excluded.agent_id,
-        payload = excluded.payload, created_at = now(), updated_at = now()
+        payload = excluded.payload, run_at = excluded.run_at, created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
 """
@@ -326,6 +328,7 @@ def turn_columns(turns: Sequence[Turn]) -> dict[str, list[Any]]:  # Any: one col
     return {
         "turn_ids": [turn.job_id for turn in turns],
         "turn_hashes": [turn.content_hash for turn in turns],
+        "turn_times": [turn.remembered_at for turn in turns],
         **_scopes("turn", [turn.scope for turn in turns]),
     }
 

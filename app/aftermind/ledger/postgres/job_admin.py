@@ -45,16 +45,12 @@ _COUNTS = text(
     """
 )
 
-# By `jobs_created`. The row of a turn that Redis accepted is inserted when it is stored; a UUIDv7 holds the time of
-# its acceptance, by the agent's clock.
+# By `jobs_created`. The row of a turn that Redis accepted is inserted when it is stored; its `run_at` is the acceptance.
 _LATENCIES = text(
     f"""
     SELECT kind, count(*) AS jobs, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds) AS shares
     FROM (
-        SELECT kind, greatest(0, extract(epoch FROM updated_at - least(created_at,
-            CASE WHEN kind = 'store' AND substr(CAST(id AS text), 15, 1) = '7' THEN to_timestamp(
-                CAST(CAST('x' || substr(replace(CAST(id AS text), '-', ''), 1, 12) AS bit(48)) AS bigint) / 1000.0) END
-            ))) AS seconds
+        SELECT kind, extract(epoch FROM updated_at - least(created_at, run_at)) AS seconds
         FROM aftermind.jobs
         WHERE state = 'done' AND created_at > now() - CAST(:over AS interval)
           AND (CAST(:namespace AS text) IS NULL OR namespace = :namespace)
