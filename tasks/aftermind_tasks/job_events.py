@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -129,8 +130,10 @@ def failed(runtime: Runtime, job: Job, failure: Failure) -> MemoryUpdateFailed:
     )
 
 
-async def expire_leases(runtime: Runtime) -> int:
-    """Hand on jobs whose lease ran out; those that lost too many are dead letters, with their event; how many."""
+async def expire_leases(runtime: Runtime) -> Counter[JobKind]:
+    """Hand on jobs whose lease ran out; those that lost too many are dead letters, with their event; how many of each
+    kind.
+    """
 
     async def announce(tx: Transaction, buried: Sequence[tuple[Job, Failure]]) -> None:
         await runtime.events.append(tx, [failed(runtime, job, failure) for job, failure in buried])

@@ -25,6 +25,7 @@ from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, JobKind
+from aftermind.types.job import LEASE_LOST
 from aftermind.wire import queues
 from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import run_all, split_shards
@@ -129,9 +130,11 @@ class Reconciler:
 
     async def _expire(self) -> None:
         expired = await job_events.expire_leases(self.runtime)
+        for kind, jobs in expired.items():
+            metrics.FAILURES.labels(kind, LEASE_LOST).inc(jobs)
         if expired:
-            metrics.LEASES_EXPIRED.inc(expired)
-            log.warning("leases expired", extra={"jobs": expired})
+            metrics.LEASES_EXPIRED.inc(expired.total())
+            log.warning("leases expired", extra={"jobs": expired.total()})
 
     async def _ring(self) -> None:
         runnable = await self._runnable()

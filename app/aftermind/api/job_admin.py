@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
@@ -36,6 +37,7 @@ MAX_LISTED = 10_000
 MAX_COSTS = timedelta(days=366)
 MAX_MESSAGES = 50  # of a job that are read; a burst may have more
 MAX_REASON = 500  # characters of a note
+WAITING_STATES = ("pending", JobState.QUEUED, JobState.RETRYING)
 DISCARDABLE = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
 
 
@@ -127,8 +129,8 @@ class JobAdmin:
     async def timeline(self, any_id: JobId | UUID | str, *, namespace: str | None = None) -> Timeline | None:
         """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.
 
-        The id of an episode or a fact needs the namespace. Of a job of several turns: the first one's. Raises
-        `InvalidFilter`.
+        A step that waits for the end of a pause has the pause as its detail. The id of an episode or a fact needs the
+        namespace. Of a job of several turns: the first one's. Raises `InvalidFilter`.
         """
         try:
             asked = any_id if isinstance(any_id, UUID) else UUID(str(any_id))
@@ -137,7 +139,8 @@ class JobAdmin:
         async with self._reading(namespace) as tx:
             turns = await self._parts.job_operations.turns_of(tx, namespace, asked)
             found = await self._parts.job_operations.timeline(tx, turns) if turns else None
-        return found or await self._pending_timeline(JobId(asked), namespace)
+        found = found or await self._pending_timeline(JobId(asked), namespace)
+        return found and await self._with_pauses(found)
 
     async def messages(self, job: Job) -> Sequence[Message | Episode]:
         """The messages that a job works on: of its payload, else those stored by its turns; at most 50.
@@ -221,6 +224,16 @@ class JobAdmin:
         async with self._parts.operations.transaction(namespace=self._seen(namespace), read_only=True) as tx:
             found = await self._parts.job_operations.pauses(tx)
         return [each for each in found if namespace is None or each.namespace in (None, namespace)]
+
+    async def _with_pauses(self, found: Timeline) -> Timeline:
+        space = found.owner.namespace
+        pauses = await self.pauses(namespace=space)
+        steps = list(found.steps)
+        for place, step in enumerate(steps):
+            pause = next((each for each in pauses if each.covers(step.name, space)), None)
+            if pause is not None and step.state in WAITING_STATES:
+                steps[place] = replace(step, detail=pause.summary())
+        return replace(found, steps=tuple(steps))
 
     async def _pending_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
         turn = None if self._parts.pending is None else await self._parts.pending.find(job_id)

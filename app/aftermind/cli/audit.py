@@ -41,6 +41,7 @@ def listed(
         lambda memory: memory.audit.list(namespace=namespace, user_id=user, action=action, limit=limit)
     )
     terminal.show(_table(found) if found else "No entries.", wide=wide)
+    terminal.note_limit(found, limit)
     return found
 
 

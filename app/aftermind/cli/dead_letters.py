@@ -152,6 +152,7 @@ def list_(
         terminal.print_table(_make_table(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
+    terminal.note_limit(found, limit)
     return found
 
 
@@ -171,6 +172,7 @@ def stats(
         terminal.print_table(_grouped(found, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
+    terminal.note_limit(found, limit)
     return found
 
 

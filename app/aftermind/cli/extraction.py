@@ -1,6 +1,7 @@
 """`aftermind extraction`: the extraction outcome of each message."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.table import Table
 from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.memory import Memory
-from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState
+from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState, JobKind
 from aftermind.types.audit import Action
 
 _MORE = ("reason", "session", "extractor", "id")
@@ -36,6 +37,13 @@ def extraction(
     async def work(memory: Memory) -> tuple[list[ExtractionResult], list[Episode]]:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
         outcomes = await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
+        space = namespace or memory.namespace
+        pauses = await memory.job_admin.pauses(namespace=space)
+        pause = next((each.summary() for each in pauses if each.covers(JobKind.EXTRACT, space)), None)
+        outcomes = [
+            replace(each, reason=pause) if pause and each.state is ExtractionState.WAITING else each
+            for each in outcomes
+        ]
         return outcomes, await memory.history(user_id=user, namespace=namespace, session_id=session, limit=limit)
 
     found, episodes = terminal.with_memory(work)
@@ -43,6 +51,7 @@ def extraction(
         terminal.print_table(_outcomes(found, {each.id: each.content for each in episodes}, wide=wide), wide=wide)
     else:
         out.print("No messages.")
+    terminal.note_limit(found, limit)
     return found
 
 

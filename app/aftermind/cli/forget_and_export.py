@@ -61,6 +61,7 @@ def users(
         terminal.print_table(shown, wide=wide)
     else:
         out.print("No users.")
+    terminal.note_limit(found, limit)
     return found
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,8 @@ from aftermind.cli.importers import BadLine, FileTurn
 from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
+from aftermind.types import EpisodeId, Scope
+from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
 MAX_LISTED = 20  # bad lines named one by one; the rest is counted
@@ -50,7 +53,7 @@ class Ingested:
     queued: int = 0
     spooled: int = 0
     messages: int = 0
-    new: int | None = None  # messages that were not stored before; None: not counted
+    known: int | None = 0  # of the messages: accepted before, by an earlier command or another one; None: not counted
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
     stalled: str = ""  # why the end was not waited for, if it was not
@@ -144,7 +147,6 @@ async def play(
     turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
     if not turns:
         return done
-    before = await _count_stored(memory, {(namespace, turn.user_id) for turn in turns}) if wait else None
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
@@ -158,9 +160,6 @@ async def play(
         bars.update(queued, completed=len(turns))
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
-    after = None if before is None or done.stalled else await _count_stored(memory, done.users)
-    if before is not None and after is not None:
-        done.new = after - before
     return done
 
 
@@ -175,10 +174,18 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
     return [replace(turn, messages=messages, key=key or turn.key) for messages, key in parts]
 
 
-async def _count_stored(memory: Memory, users: Iterable[tuple[str | None, str | None]]) -> int | None:
-    """Stored messages of these users; None while some are pending, which would be counted as new."""
-    seen = [await memory.progress(namespace=namespace, user_id=user) for namespace, user in users]
-    return None if any(each.pending_turns for each in seen) else sum(each.episodes for each in seen)
+async def _count_known(memory: Memory, turns: Iterable[FileTurn], namespace: str | None) -> int | None:
+    """Messages of these turns that were accepted before; None while the store is away."""
+    ids = dict[str | None, list[EpisodeId]]()
+    for turn in turns:
+        with suppress(errors.InvalidInput):  # reported when it is handed over
+            scope = Scope(namespace=namespace or memory.namespace, user_id=turn.user_id)
+            ids.setdefault(turn.user_id, []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
+    try:
+        found = [await memory.get(*each, user_id=user, namespace=namespace) for user, each in ids.items()]
+    except errors.StoreUnavailable:
+        return None
+    return sum(each is not None for known in found for each in known)
 
 
 def report(done: Ingested) -> None:
@@ -191,7 +198,7 @@ def report(done: Ingested) -> None:
         terminal.count_of(count, noun)
         for count, noun in ((done.queued, "turn"), (done.messages, "message"), (len(done.users), "user"))
     )
-    parts = f", {done.new:,} new, {done.messages - done.new:,} already stored" if done.new is not None else ""
+    parts = "" if done.known is None else f", {done.messages - done.known:,} new, {done.known:,} already stored"
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
     if any(user is None for _, user in done.users):
         terminal.warn("Conversations without a user are those of the anonymous user. --user names another one.")
@@ -204,8 +211,10 @@ def report(done: Ingested) -> None:
         terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
 
-async def _hand_over(memory: Memory, turns: Iterable[FileTurn], namespace: str | None, done: Ingested) -> None:
+async def _hand_over(memory: Memory, turns: Sequence[FileTurn], namespace: str | None, done: Ingested) -> None:
     """Tasks start in the order of the file, so each session keeps its order while calls share round trips."""
+    known = None if done.known is None else await _count_known(memory, turns, namespace)
+    done.known = None if known is None or done.known is None else done.known + known
     await asyncio.gather(*(_remember(memory, turn, namespace, done) for turn in turns))
 
 

@@ -12,6 +12,7 @@ from aftermind import errors
 from aftermind.cli import dead_letters, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState
 from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
 from aftermind.types.replay import JobFilter
@@ -54,11 +55,19 @@ def list_(
 ) -> Sequence[Job]:
     """List jobs, the latest change first."""
     wanted = _filter(state, ids, kind, error, namespace, user, since)
-    found = terminal.with_memory(lambda memory: memory.job_admin.list(wanted, limit=limit))
-    shown = terminal.make_table("job", "state", "kind", "updated", "next attempt", "user", "detail", flexible="detail")
+
+    async def work(memory: Memory) -> tuple[Sequence[Job], Sequence[JobPause]]:
+        found = await memory.job_admin.list(wanted, limit=limit)
+        return found, await memory.job_admin.pauses(namespace=wanted.namespace)
+
+    found, paused = terminal.with_memory(work)
+    spaces = wanted.namespace is None and any(job.scope.namespace != Settings().namespace for job in found)
+    titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
+    shown = terminal.make_table(*titles, flexible="detail")
     for job in found:
-        shown.add_row(*_row(job, wide=wide), terminal.one_line(_detail(job)))
+        shown.add_row(*_row(job, with_namespace=spaces, wide=wide), terminal.one_line(_detail(job, paused)))
     terminal.show(shown, wide=wide)
+    terminal.note_limit(found, limit)
     return found
 
 
@@ -75,7 +84,9 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
         whole = await _whole_id(memory, any_id, where)
         found = await memory.job_admin.timeline(whole, namespace=where)
         if found is None:
-            raise errors.InvalidFilter("id", whole, "no job, episode or fact with this id exists in the namespace.")
+            raise errors.InvalidFilter(
+                "id", whole, f"no job, episode or fact of namespace {where!r} has it. --namespace names another one."
+            )
         return found
 
     found = terminal.with_memory(work)
@@ -289,18 +300,22 @@ def _filter(
     return replace(wanted, states=tuple(states or ()))
 
 
-def _detail(job: Job) -> str:
+def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     if job.state is JobState.RUNNING:
         return f"running at {job.worker}"
+    pause = next((each for each in paused if each.covers(job.kind, job.scope.namespace)), None)
+    if pause is not None and job.state in (JobState.QUEUED, JobState.RETRYING):
+        return pause.summary()
     return (job.note if job.state is JobState.DISCARDED else job.error or job.note) or ""
 
 
-def _row(job: Job, *, wide: bool) -> tuple[str, ...]:
+def _row(job: Job, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
     is_waiting = job.state in (JobState.QUEUED, JobState.RETRYING)
     user = job.scope.user_id or "-"
     texts = (str(job.id) if wide else terminal.short_id(job.id), job.state, job.kind, terminal.when(job.updated_at))
     return (
         *texts,
         job.run_at.strftime("%H:%M:%S") if is_waiting else "",
+        *([escape(job.scope.namespace)] if with_namespace else []),
         escape(user if wide else dead_letters.shorten(user)),
     )

@@ -206,6 +206,7 @@ def list_(
         texts = (each.id, each.name, each.state, each.actor, _counts(each))
         shown.add_row(*(escape(text) for text in texts), terminal.one_line(each.reason))
     terminal.show(shown if found else "No replay plans.", wide=wide)
+    terminal.note_limit(found, limit)
     return found
 
 

@@ -14,6 +14,8 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types.retention import RetentionPolicy, RetentionResult
 
+SPANS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+
 retention = typer.Typer(
     name="retention",
     help="Retention policies: how long a namespace keeps its episodes, and their archive.",
@@ -152,5 +154,7 @@ def _done(done: RetentionResult) -> str:
 
 
 def _span(age: timedelta) -> str:
-    days, rest = divmod(age.total_seconds(), 86_400)
-    return f"{days:g} days" if not rest else f"{age.total_seconds() / 3600:g} hours"
+    """In the largest unit that it is a whole number of."""
+    seconds = round(age.total_seconds())
+    unit, length = next((unit, length) for unit, length in SPANS if seconds % length == 0)
+    return terminal.count_of(seconds // length, unit)

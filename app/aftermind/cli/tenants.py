@@ -49,6 +49,7 @@ def list_(
         counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)
         shown.add_row(escape(each.namespace), *(f"{count:,}" for count in counts), f"{each.cost_usd:.4f}")
     terminal.print_table(shown, wide=wide)
+    terminal.note_limit(found, limit)
     return found
 
 

@@ -125,6 +125,12 @@ def show(shown: Table | str, *, wide: bool = False) -> None:
         print_table(shown, wide=wide)
 
 
+def note_limit(found: Sequence[object], limit: int) -> None:
+    """Say that a list may go on, if it is as long as its limit."""
+    if len(found) >= limit:
+        out.print(f"[dim]Listed: {limit:,}, the limit. --limit sets another one.[/]")
+
+
 def one_line(text: str, below: str = "") -> Text:
     """A cell that ends in an ellipsis where its column ends; `below` is a second, dim line."""
     cell = Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.telemetry.metrics import FRESHNESS_BUCKETS, QUICK
+from aftermind.types.job import LEASE_LOST
 from aftermind.types.job_admin import MetricSample
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -32,17 +33,18 @@ _DUE = text(
 # By `jobs_created`: a turn that Redis accepted gets its row when it is stored, and was due when it was accepted.
 _STORED = text(
     """
-    SELECT width_bucket(extract(epoch FROM updated_at - least(created_at, run_at)), CAST(:bounds AS numeric[])) AS place,
-           count(*) AS jobs
+    SELECT count(*) AS jobs,
+           width_bucket(extract(epoch FROM updated_at - least(created_at, run_at)), CAST(:bounds AS numeric[])) AS place
     FROM aftermind.jobs
     WHERE kind = 'store' AND state = 'done' AND created_at >= CAST(:since AS timestamptz) - interval '10 min'
-      AND updated_at >= :since AND updated_at < :until GROUP BY 1
+      AND updated_at >= :since AND updated_at < :until GROUP BY 2
     """
 )
 # By `job_attempts_started`: no attempt lasts longer than 10 minutes.
 _ATTEMPTS = text(
-    """
-    SELECT jobs.kind, attempts.outcome, coalesce(jobs.reason_code, 'unknown') AS reason,
+    f"""
+    SELECT jobs.kind, attempts.outcome, CASE attempts.outcome WHEN 'lost' THEN '{LEASE_LOST}'
+               ELSE coalesce(jobs.reason_code, attempts.error_class, 'unknown') END AS reason,
            coalesce(attempts.model, 'unknown') AS model,
            width_bucket(extract(epoch FROM attempts.ended_at - jobs.created_at), CAST(:bounds AS numeric[])) AS place,
            count(*) AS attempts, sum(attempts.calls) AS calls, sum(attempts.cost_usd) AS cost_usd

@@ -1,5 +1,6 @@
 """The `Ledger` protocol: jobs as rows, claimed by lease, closed behind a fence."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -248,9 +249,9 @@ class Ledger(Protocol):
     async def return_claim(self, claim_id: UUID, *, worker: str, why: str) -> int:
         """Release like `snooze` what a claim took whose answer never arrived; returns the number."""
 
-    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> Counter[JobKind]:
         """Make jobs with an expired lease runnable, counting a lost lease; dead-letter those with too many. Returns the
-        number.
+        numbers by kind.
 
         `on_buried` is called in the same transaction with the new dead letters, if any, and the reason.
         """

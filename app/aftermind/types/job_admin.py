@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import NewType
 from uuid import UUID
@@ -44,6 +44,14 @@ class JobPause:
     reason: str
     actor: str
     created_at: datetime
+
+    def covers(self, kind: str, namespace: str) -> bool:
+        """Whether jobs of this kind wait for its end in this namespace."""
+        return self.kind in (None, kind) and self.namespace in (None, namespace)
+
+    def summary(self) -> str:
+        """The pause in one line: who, since when (UTC), and the reason."""
+        return f"paused by {self.actor} since {self.created_at.astimezone(UTC):%Y-%m-%d %H:%M}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

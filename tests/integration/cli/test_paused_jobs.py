@@ -1,6 +1,7 @@
 """Jobs that an operator has paused are reported as paused, with the command that ends it: never as missing workers."""
 
 import asyncio
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from aftermind.api import address_resolution
 from aftermind.cli import FAMILIES, doctor_checks, make_app_for
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.memory import Memory
-from tests.support.servers import Database, psql_async
+from tests.support.servers import Database, psql, psql_async
 from tests.support.waiting import wait_until
 
 OLD_JOB = """
@@ -129,9 +130,9 @@ async def test_turns_whose_store_jobs_are_paused_are_not_overdue(
         assert await is_overdue_now() is is_overdue
 
 
-def test_a_queue_is_resumed_as_far_as_it_is_paused(
-    database: Database, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def environment(database: Database, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of a deployment, for commands in this process."""
     for name, value in (
         ("DATABASE_URL", database.app_url),
         ("RELAY_URL", database.relay_url),
@@ -140,6 +141,29 @@ def test_a_queue_is_resumed_as_far_as_it_is_paused(
         ("STATE_DIR", str(tmp_path)),
     ):
         monkeypatch.setenv(f"AFTERMIND_{name}", value)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_paused_job_is_listed_with_its_pause_and_its_namespace(database: Database) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    psql(database.url, *(OLD_JOB.format(position="1").replace("'default'", f"'{space}'") for space in ("acme", "beta")))
+    assert run(app, ["jobs", "pause", "--namespace", "acme", "--reason", "tests of mine"]).exit_code == 0
+
+    listed = run(app, ["jobs", "list", "--wide"]).output
+    first = run(app, ["jobs", "list", "--limit", "1"]).output
+    unknown = run(app, ["jobs", "timeline", str(uuid4())])
+
+    [paused] = [line for line in listed.splitlines() if "acme" in line]
+    [other] = [line for line in listed.splitlines() if "beta" in line]
+    assert re.search("paused by .+ since .+: tests of mine", paused)
+    assert "paused" not in other
+    assert "Listed: 1, the limit. --limit sets another one." in first
+    assert "Listed" not in listed
+    assert "no job, episode or fact of namespace 'default' has it. --namespace names" in str(unknown.exception)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_queue_is_resumed_as_far_as_it_is_paused() -> None:
     app, run = make_app_for(FAMILIES), CliRunner().invoke
     assert run(app, ["jobs", "pause", "--queue", "memory.extract", "--reason", "x"]).exit_code == 0
     assert run(app, ["jobs", "resume", "--kind", "extract"]).exit_code == 0

@@ -48,6 +48,7 @@ async def test_a_sample_has_what_was_done_in_its_minute_by_all_processes(
     for _ in range(3):
         await _complete(database, inside)
     await _complete(database, inside, outcome="dead")
+    await _complete(database, inside, outcome="lost")
     await _complete(database, outside)
     stored = uuid7()
     await psql_async(
@@ -66,7 +67,8 @@ async def test_a_sample_has_what_was_done_in_its_minute_by_all_processes(
     assert series['aftermind_jobs_total{kind="extract",outcome="done"}'] == 3
     assert series['aftermind_jobs_total{kind="store",outcome="done"}'] == 1
     assert series['aftermind_failures_total{kind="extract",reason="llm_bad_answer"}'] == 1
-    assert series['aftermind_model_cost_usd_total{kind="extract",model="m"}'] == 2.0
+    assert series['aftermind_failures_total{kind="extract",reason="lease_lost"}'] == 1
+    assert series['aftermind_model_cost_usd_total{kind="extract",model="m"}'] == 2.5
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="1"}'] == 0
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="2.5"}'] == 3
     assert series['aftermind_freshness_seconds_bucket{stage="stored",le="1"}'] == 0

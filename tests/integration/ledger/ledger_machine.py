@@ -249,7 +249,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def expire_leases(self) -> None:
         expired = [job for job in self.jobs.values() if job.state is JobState.RUNNING and job.lease_until <= self.now]
 
-        assert self.run(self.ledger.expire_leases()) == len(expired)
+        assert self.run(self.ledger.expire_leases()).total() == len(expired)
         for job in expired:
             job.lost += 1
             job.state = JobState.DEAD if job.lost >= MAX_LOST else JobState.QUEUED

@@ -1,6 +1,7 @@
 """Operators find a job in any state, see what happened to a turn, and can take back what they did to many jobs."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -247,6 +248,10 @@ def test_paused_jobs_wait_and_use_no_attempt_while_others_are_done(memory: Memor
         [job] = memory.job_admin.list(JobFilter(namespace=SPACE, user_id=user, kinds=(JobKind.EXTRACT,)))
         assert (job.state, job.attempts) == (JobState.QUEUED, 0)
         assert "Quito" in memory.recall("Where do I live?", user_id=user).text
+        found = memory.job_admin.timeline(receipt.job_id, namespace=SPACE)
+        assert found is not None
+        [waiting] = [step for step in found.steps if step.name == "extract"]
+        assert re.fullmatch("paused by ops since .+: maintenance", waiting.detail or "")
     finally:
         assert memory.job_admin.resume(kind="extract", namespace=SPACE, actor="ops")
     receipt.extracted(60)

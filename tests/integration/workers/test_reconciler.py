@@ -15,13 +15,18 @@ from aftermind.types import Scope
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
-from aftermind_workers import reconciler
+from aftermind_workers import metrics, reconciler
 from tests.support.servers import Database, psql_async
 from tests.support.waiting import wait_until
 
 JOB = """
     INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key)
     VALUES (gen_random_uuid(), 'default', 'alice', 'embed', 'queued', 'an effect')
+"""
+
+LOST = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, attempts, token, worker, lease_until)
+    VALUES (gen_random_uuid(), 'default', 'alice', 'extract', 'running', 'e', 1, gen_random_uuid(), 'w', '2026-01-01')
 """
 
 
@@ -81,3 +86,13 @@ async def test_an_erasure_that_cannot_be_delivered_delays_none_of_another_tenant
     await reconciler.Reconciler(runtime=brief).tick()
     assert await psql_async(database.admin_url, left) == ""
     await brief.db.close()
+
+
+async def test_a_lost_lease_is_among_the_failures_of_its_kind(database: Database, runtime: Runtime) -> None:
+    counter = metrics.FAILURES.labels("extract", "lease_lost")
+    before = counter._value.get()
+    await psql_async(database.url, LOST)
+
+    await reconciler.Reconciler(runtime=runtime).tick()
+
+    assert counter._value.get() == before + 1

@@ -1,5 +1,6 @@
 """`InMemoryLedger`: the ledger of one process; the conformance tests compare it with the Postgres ledger."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -296,7 +297,7 @@ class InMemoryLedger:
         """0: in one process no answer is lost."""
         return 0
 
-    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> Counter[JobKind]:
         async with self._database.transaction() as tx:
             now = self._database.now()
             gone = [
@@ -321,7 +322,7 @@ class InMemoryLedger:
                 )
             if buried and on_buried is not None:
                 await on_buried(tx, buried)
-            return len(gone)
+            return Counter(record.job.kind for record in gone)
 
     async def has_abandoned(self) -> bool:
         """Whether a lease is lost, or a job has been due for so long that the process that put it in may have ended."""

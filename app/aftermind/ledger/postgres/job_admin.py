@@ -45,7 +45,7 @@ _COUNTS = text(
     """
 )
 
-# By `jobs_created`. The row of a turn that Redis accepted is inserted when it is stored; its `run_at` is the acceptance.
+# By `jobs_created`. The row of a turn that Redis accepted is inserted when it is stored; `run_at` is its acceptance.
 _LATENCIES = text(
     f"""
     SELECT kind, count(*) AS jobs, percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY seconds) AS shares

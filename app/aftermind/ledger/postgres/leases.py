@@ -1,5 +1,6 @@
 """Leases of jobs: claim, renew, close behind the fence, release, dead-letter."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -565,10 +566,11 @@ async def dead_letter_turn(
     return bool(rows)
 
 
-async def expire(tx: Transaction, *, most: int) -> tuple[int, list[tuple[Job, Failure]]]:
-    """See `Ledger.expire_leases`: how many, and those that are dead letters now."""
+async def expire(tx: Transaction, *, most: int) -> tuple[Counter[JobKind], list[tuple[Job, Failure]]]:
+    """See `Ledger.expire_leases`: how many of each kind, and those that are dead letters now."""
     rows = await pg(tx).rows(_EXPIRE, most=most)
-    return len(rows), [(to_job(row), _failure(row)) for row in rows if row.state == JobState.DEAD.value]
+    dead = [(to_job(row), _failure(row)) for row in rows if row.state == JobState.DEAD.value]
+    return Counter(JobKind(row.kind) for row in rows), dead
 
 
 def _failure(row: Row[Any]) -> Failure:  # Any: a row of `jobs`

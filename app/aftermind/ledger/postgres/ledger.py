@@ -1,5 +1,6 @@
 """`PostgresLedger`: jobs as rows of the store's database, with the statements of the other modules of this package."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import date, timedelta
@@ -255,7 +256,7 @@ class PostgresLedger:
         async with self._database.statements() as tx:
             return await working.return_claim(tx, claim_id, worker=worker, note=why)
 
-    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> int:
+    async def expire_leases(self, *, on_buried: OnBuried | None = None) -> Counter[JobKind]:
         async with self._database.transaction() as tx:
             expired, buried = await working.expire(tx, most=self._max_lost)
             if buried and on_buried is not None:
