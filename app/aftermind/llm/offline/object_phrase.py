@@ -201,10 +201,7 @@ def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: FormRule) -
         found += held
     if not found:
         return [], 0
-    texts = [rest[item[0].start : item[-1].end] for item in found]
-    if rule.infinitive:
-        texts = [text.removeprefix(f"{rule.infinitive} ") for text in texts]
-    return texts, found[-1][-1].end
+    return [rest[item[0].start : item[-1].end] for item in found], found[-1][-1].end
 
 
 def _without_article(item: list[_Token], grammar: Grammar) -> list[_Token]:
