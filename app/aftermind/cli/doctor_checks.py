@@ -38,7 +38,6 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
-PAUSED = "Correct the key (OPENAI_API_KEY, in the workers' environment), or the budget, or wait for the provider."
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 OLD_WORK = 60.0  # seconds; a doorbell takes milliseconds, so older runnable jobs are overdue
 
@@ -248,7 +247,7 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
                 said = f"{row.dead:,} dead letters"
                 findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
         findings += [
-            Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=PAUSED)
+            Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")
             for each in await parts.gate.states()
             if each.why is not None
         ]
@@ -576,7 +575,10 @@ def _clock(what: str, ahead: float) -> Finding:
 def _sung(queue: str, wait: float | None) -> Finding:
     if wait is not None:
         return Finding(what=f"queue {queue}", seen=f"a worker consumed the probe in {1000 * wait:.0f} ms")
-    remedy = f"Run `aftermind worker --queues {queue}`, or add workers: all may be busy."
+    remedy = (
+        "If `aftermind jobs processes` lists a worker of this queue, it is busy, for example with a model that does "
+        f"not answer. Otherwise run `aftermind worker --queues {queue}`."
+    )
     seen = f"no worker consumed the probe within {worker_probe.LONGEST_SECONDS:g} s"
     return Finding(what=f"queue {queue}", seen=seen, verdict=Verdict.WARNING, remedy=remedy)
 

@@ -61,10 +61,11 @@ def unreported() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderState:
-    """State of a provider, shared by all processes. `why` is None if it is available."""
+    """State of a provider, shared by all processes. `why` and `remedy` are None if it is available."""
 
     provider: str
     why: str | None
+    remedy: str | None
     wait_seconds: float
     failures: int
 
@@ -129,18 +130,31 @@ class ProviderLimiter:
         for name in await self._link.call("SMEMBERS", self._keys.providers()):
             fields = await self._link.call("HMGET", self._keys.provider(name.decode()), "open", "why", "failures")
             left = max(0.0, int(fields[0] or 0) / 1000 - now)
-            why = _REASONS.get(fields[1] or b"") if left else None
+            cause = fields[1] or b"" if left else b""
             found.append(
-                ProviderState(provider=name.decode(), why=why, wait_seconds=left, failures=int(fields[2] or 0))
+                ProviderState(
+                    provider=name.decode(),
+                    why=_REASONS.get(cause),
+                    remedy=_REMEDIES.get(cause),
+                    wait_seconds=left,
+                    failures=int(fields[2] or 0),
+                )
             )
         return found
 
 
 _REASONS = {
     b"budget": "the budget of this minute is spent",
-    b"breaker": "its calls fail one after the other",
+    b"breaker": "its calls fail one after the other, without a connection or with an error of the server",
     b"limited": "it limits our rate",
     b"refused": "it refuses our key",
+}
+_REMEDIES = {
+    b"budget": "Wait, or raise AFTERMIND_MODEL_REQUESTS_PER_MINUTE or AFTERMIND_MODEL_TOKENS_PER_MINUTE.",
+    b"breaker": "Check its address in the workers' environment (OPENAI_BASE_URL), and that it answers there. "
+    "`aftermind jobs list` shows the errors. Calls resume by themselves.",
+    b"limited": "Wait, or ask the provider for a higher limit.",
+    b"refused": "Correct the key in the workers' environment (OPENAI_API_KEY).",
 }
 
 

@@ -6,7 +6,7 @@ from aftermind import errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES, ProviderLimiter
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.wire.redis.client import RedisLink
@@ -20,6 +20,24 @@ async def _refuse(redis_url: str) -> None:
         gate = ProviderLimiter()
         gate.bind(link, Keys())
         await gate.report("openai", errors.ModelKeyRefused("openai", "the key was refused (401)"))
+
+
+async def test_doctor_names_the_address_of_a_provider_without_a_connection(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    async with closing(RedisLink(redis_url, timeout=2.0, name="test")) as link:
+        gate = ProviderLimiter()
+        gate.bind(link, Keys())
+        for _ in range(FAILURES):
+            await gate.report("openai", errors.ModelUnavailable("openai", "no connection (ConnectError)"))
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules")
+    found = Addresses(store=database.app_url, replicas=(), redis=redis_url, broker=redis_url)
+
+    findings = await doctor_checks.work(found, settings)
+
+    [paused] = [each for each in findings if each.what == "provider openai"]
+    assert "without a connection" in paused.seen
+    assert "OPENAI_BASE_URL" in paused.remedy
 
 
 async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
@@ -36,6 +54,7 @@ async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
     [refused] = [each for each in findings if each.what == "provider openai"]
     assert refused.verdict is Verdict.BAD
     assert "refuses our key" in refused.seen
+    assert "OPENAI_API_KEY" in refused.remedy
     [models] = [part for part in seen.parts if part.name == "models"]
     assert models.state == "degraded"
     assert "refuses our key" in models.detail

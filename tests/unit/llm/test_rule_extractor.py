@@ -102,7 +102,7 @@ def shown(claim: Assertion) -> str:
         ("I study law.", ["studies law"]),
         ("I started to learn Spanish.", ["learns Spanish"]),
         ("I've begun learning the piano.", ["learns the piano"]),
-        ("I began to learn Greek in May.", ["learns Greek"]),
+        ("I began to learn Greek in May.", ["learns Greek >2024-05-01"]),
         ("I'm learning to swim.", ["learns to swim"]),
         ("I started to learn that people lie.", []),
         ("I visited Kyoto last year.", ["visited Kyoto >2023-01-01"]),
