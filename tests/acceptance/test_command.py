@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import socket
 import urllib.request
 from pathlib import Path
@@ -52,6 +54,19 @@ def test_recall_answers_for_a_user_only_from_that_user(shell: Shell, ingested: s
     assert "dark mode" in shell.must("recall", "Which mode do I prefer?", "--user", "alice")
     assert "dark mode" not in shell.must("recall", "Which mode do I prefer?", "--user", "ben")
     assert "No matches" in shell.must("recall", "Which mode do I prefer?", "--user", "nobody")
+
+
+def test_status_fails_as_soon_as_a_server_is_frozen(shell: Shell) -> None:
+    [pid] = [each["pid"] for each in json.loads(shell.must("status", "--json")) if each["name"] == "redis"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        seen = shell.run("status")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    assert seen.code == 1
+    assert "redis" in seen.err
+    shell.must("status")
 
 
 def test_a_remembered_message_is_recalled_and_its_user_listed(shell: Shell) -> None:

@@ -173,11 +173,10 @@ def status() -> object:
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         processes.print_addresses(settings, has_keys=is_database_up and has_keys())
-    if is_database_up:
-        _warn_about_work()
+    is_part_down = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
-    if any(each.state not in GOOD for each in components):
+    if is_part_down or any(each.state not in GOOD for each in components):
         raise terminal.ExitWithResult(1, components)
     return components
 
@@ -206,8 +205,10 @@ def has_keys() -> bool:
     return False
 
 
-def _warn_about_work() -> None:
-    """Warnings that process states do not show: a paused provider, a missing schema, overdue jobs, dead letters."""
+def _warn_about_health() -> bool:
+    """Warn of what process states do not show: a frozen server, a paused provider, a missing schema, overdue jobs, dead
+    letters. Returns whether a part is down that every answer needs.
+    """
     health = terminal.with_memory(lambda memory: memory.health())
     for part in health.parts:
         if part.state != "ok":
@@ -219,6 +220,7 @@ def _warn_about_work() -> None:
             terminal.warn(
                 f"{row.kind}: {terminal.count_of(row.dead, 'dead letter')}. See `aftermind dead-letters stats`."
             )
+    return not health.is_ready
 
 
 @terminal.with_json
