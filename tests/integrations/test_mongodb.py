@@ -1,11 +1,12 @@
 """MongoDB as the store, by its client and protocol.
 
 MongoDB's own server is in no package, so the server is BriskDB, which answers a part of the protocol: no transactions,
-no write concern (hence `w=1`), no list of connections.
+no write concern (hence `w=1`), and eight connections, which the processes share through a proxy.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,26 @@ from aftermind import Memory, errors
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals import mongodb
 from aftermind.db.record_store_journals.mongodb import MongoJournal
+from aftermind.db.record_store_journals.protocol import Batch, PartitionChange
+from aftermind.db.record_store_journals.row_codec import SHARED_NAME
 from aftermind.integrations.upsonic_parameters import PARAMETERS
 from aftermind.ledger.inmemory.ledger import InMemoryLedger
 from aftermind.stores.inmemory import InMemoryStore
 from tests.conformance import ledger_fixtures, store_fixtures, test_ledgers
 from tests.conformance.ledger_contract import LedgerContract
 from tests.conformance.store_contract import StoreContract
+from tests.integration.stores.test_shared_stores import (
+    test_a_job_that_outlasts_its_lease_runs_once,  # noqa: F401
+    test_a_process_that_is_frozen_in_a_transaction_stops_no_other,  # noqa: F401
+    test_a_subscriber_hears_events_of_another_process,  # noqa: F401
+    test_each_process_sees_a_commit_of_another_in_its_next_transaction,  # noqa: F401
+    test_jobs_of_a_frozen_process_are_done_by_another,  # noqa: F401
+    test_jobs_of_a_killed_process_are_done_by_one_that_is_idle,  # noqa: F401
+    test_nothing_is_lost_or_doubled_while_processes_are_frozen_and_killed,  # noqa: F401
+    test_processes_open_a_store_while_others_create_it_and_write_to_it,  # noqa: F401
+    test_turns_of_a_session_are_in_the_order_in_which_processes_accepted_them,  # noqa: F401
+    test_what_one_process_forgets_is_gone_in_the_others,  # noqa: F401
+)
 from tests.integration.stores.test_stored_memory import (
     memory_at,
     test_a_job_whose_process_was_killed_runs_again_after_the_restart,  # noqa: F401
@@ -32,9 +47,14 @@ from tests.integration.stores.test_stored_memory import (
     test_everything_is_there_after_a_restart,  # noqa: F401
     test_nothing_acknowledged_is_lost_or_doubled_by_a_kill,  # noqa: F401
 )
+from tests.integration.stores.test_workers_of_shared_stores import (
+    test_agents_leave_jobs_to_a_worker,  # noqa: F401
+    test_nothing_is_lost_or_doubled_when_workers_are_killed,  # noqa: F401
+)
 from tests.support.journals import reading_each_time
+from tests.support.shared_connections import sharing_connections
 
-ROWS = {"p": {("t", "a"): b"1", ("t", "b"): b"2"}}
+ROWS: Batch = {"p": {("t", "a"): b"1", ("t", "b"): b"2"}}
 
 
 @pytest.fixture(scope="class")
@@ -43,8 +63,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (
         briskdb.open(str(tmp_path_factory.mktemp("briskdb")), shards=2, documents=True) as database,
         database.serve(mongo="127.0.0.1:0") as listener,
+        sharing_connections(str(listener.mongo_address)) as address,
     ):
-        yield str(listener.mongo_address)
+        yield address
 
 
 @pytest.fixture
@@ -59,7 +80,7 @@ class TestMongoStore(StoreContract):
     @pytest.fixture
     async def rig(self, url: str) -> AsyncIterator[store_fixtures.Rig]:
         """A store that reads its rows back each time."""
-        database: MemoryDatabase = reading_each_time(MongoJournal(url))
+        database: MemoryDatabase = reading_each_time(MongoJournal(url, shared=SHARED_NAME))
         yield store_fixtures.Rig(db=database, store=InMemoryStore())
         await database.close()
 
@@ -70,7 +91,7 @@ class TestMongoLedger(LedgerContract):
     @pytest.fixture
     async def rig(self, url: str) -> AsyncIterator[ledger_fixtures.Rig]:
         """A ledger that reads its rows back each time."""
-        database = reading_each_time(MongoJournal(url), test_ledgers.MovedDatabase)
+        database = reading_each_time(MongoJournal(url, shared=SHARED_NAME), test_ledgers.MovedDatabase)
 
         async def pass_time(by: timedelta) -> None:
             database.ahead += by
@@ -81,7 +102,7 @@ class TestMongoLedger(LedgerContract):
 
 @pytest.fixture
 def journal(url: str) -> Iterator[MongoJournal]:
-    made = MongoJournal(url)
+    made = MongoJournal(url, shared="s")
     made.open()
     yield made
     made.close()
@@ -90,7 +111,7 @@ def journal(url: str) -> Iterator[MongoJournal]:
 def content(url: str) -> str:
     with pymongo.MongoClient[dict[str, Any]](url) as client:
         database = client.get_default_database()
-        names = ("aftermind_rows", "aftermind_state", "aftermind_parts")
+        names = ("aftermind_rows", "aftermind_state", "aftermind_parts", "aftermind_partitions")
         return "".join(str(list(database[name].find())) for name in names)
 
 
@@ -112,62 +133,130 @@ async def test_a_storage_of_upsonic_keeps_what_it_was_given(server: str, tmp_pat
         assert [each.content for each in await memory.blocks.list(user_id="alice")] == ["Alice."]
 
 
-async def test_a_process_whose_store_was_opened_by_another_cannot_write(url: str, tmp_path: Path) -> None:
-    async with memory_at(url, tmp_path) as first:
-        await (await first.remember("first", user_id="alice")).stored(timeout=30)
-        async with memory_at(url, tmp_path) as second:
-            with pytest.raises(errors.StoreInUse):
-                await first.remember("refused", user_id="alice")
-
-            await (await second.remember("second", user_id="alice")).stored(timeout=30)
-            assert [each.content for each in await second.history(user_id="alice")] == ["first", "second"]
+def content_of(journal: MongoJournal, partition: str = "p") -> dict[tuple[str, str], bytes | None]:
+    """All rows of a partition, as a process reads them that has none of them."""
+    [change] = journal.read(-1, (), partition).changes
+    return {(table, key): row for table, key, row in change.rows}
 
 
-def test_a_commit_whose_rows_were_not_written_is_completed_by_the_next_opening(url: str) -> None:
-    killed = MongoJournal(url)
-    killed.open()
-    killed.commit(ROWS)
-    killed._put([("p", "t", "a", b"3"), ("p", "t", "b", None)], killed._opener, {})
+def committed(journal: MongoJournal, batch: Batch, *erased: str) -> int:
+    """The version of a commit by a process that holds the turn."""
+    done = journal.commit(batch, journal.state(), holder="a", erased=erased)
+    assert done is not None
+    return done.version
 
-    after = MongoJournal(url)
+
+@contextmanager
+def unwritten() -> Iterator[None]:
+    """Commits whose process ends before it writes their rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MongoJournal, "_write", lambda journal, changes, version, erased: None)
+        yield
+
+
+def test_a_commit_whose_rows_were_not_written_is_completed_by_the_next_reader(url: str, journal: MongoJournal) -> None:
+    committed(journal, ROWS)
+    with unwritten():
+        committed(journal, {"p": {("t", "a"): b"3", ("t", "b"): None}})
+    after = MongoJournal(url, shared="s")
     after.open()
 
-    assert list(after.load("p")) == [("t", "a", b"3")]
+    assert content_of(after) == {("t", "a"): b"3"}
+    after.close()
+
+
+def test_a_commit_whose_rows_were_not_written_is_completed_by_the_next_commit(url: str, journal: MongoJournal) -> None:
+    with unwritten():
+        committed(journal, ROWS)
+    after = MongoJournal(url, shared="s")
+    after.open()
+    committed(after, {"p": {("t", "c"): b"3"}})
+
+    assert content_of(journal) == {**ROWS["p"], ("t", "c"): b"3"}
     after.close()
 
 
 @pytest.mark.parametrize("is_erased", [True, False])
-def test_rows_that_a_replaced_process_writes_late_change_nothing(url: str, is_erased: bool) -> None:
-    late = MongoJournal(url)
+def test_rows_that_a_frozen_process_writes_late_change_nothing(url: str, is_erased: bool) -> None:
+    late, now = MongoJournal(url, shared="s"), MongoJournal(url, shared="s")
     late.open()
-    late.commit(ROWS)
-    changes = [("p", "t", "a", b"late"), ("p", "t", "b", None), ("p", "t", "c", b"late")]
-    late._put(changes, late._opener, {})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MongoJournal, "_disconnect", lambda journal: None)
-        now = MongoJournal(url)
-        now.open()
-    now.commit({"p": {("t", "b"): b"new", ("t", "c"): None if is_erased else b"new"}})
+    now.open()
+    committed(late, ROWS)
+    batch: Batch = {"p": {("t", "a"): b"late", ("t", "b"): None, ("t", "c"): b"late"}}
+    with unwritten():
+        version = committed(late, batch)
+    if is_erased:
+        committed(now, {"p": {("t", "a"): None, ("t", "c"): None}}, "p")
+        now.compact(["p"])
+    else:
+        committed(now, {"p": {("t", "b"): b"new", ("t", "c"): b"new"}})
 
-    late._write(changes)
+    late._write([(name, *place, row) for name, rows in batch.items() for place, row in rows.items()], version, ())
 
-    found = {(table, key): row for table, key, row in now.load("p")}
-    assert found == {("t", "a"): b"late", ("t", "b"): b"new"} | ({} if is_erased else {("t", "c"): b"new"})
+    assert content_of(now) == ({} if is_erased else {("t", "a"): b"late", ("t", "b"): b"new", ("t", "c"): b"new"})
+    late.close()
     now.close()
 
 
-def test_a_commit_larger_than_a_document_is_one_step(journal: MongoJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_was_deleted_and_comes_again_is_the_last_one(journal: MongoJournal) -> None:
+    committed(journal, ROWS)
+    committed(journal, {"p": {("t", "a"): None}})
+    committed(journal, {"p": {("t", "a"): b"3"}})
+
+    assert list(content_of(journal)) == [("t", "b"), ("t", "a")]
+
+
+def test_a_process_reads_what_changed_since_it_read(journal: MongoJournal) -> None:
+    version = committed(journal, {**ROWS, "q": {("t", "x"): b"1"}})
+    committed(journal, {"p": {("t", "a"): b"2", ("t", "b"): None}})
+
+    found = journal.read(version, {"p", "q"})
+    committed(journal, {"p": {("t", "a"): None}}, "p")
+    erased = journal.read(found.version, {"p"})
+
+    assert set(found.partitions) == {"p"}
+    assert [(each.is_whole, set(each.rows)) for each in found.changes] == [
+        (False, {("t", "a", b"2"), ("t", "b", None)})
+    ]
+    assert [(each.is_whole, each.rows) for each in erased.changes] == [(True, [])]
+    assert not journal.read(erased.version, {"p"}).changes
+
+
+def test_a_commit_larger_than_a_document_is_one_step(
+    url: str, journal: MongoJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mongodb, "PART_BYTES", 1_000)
     rows = {("t", str(number)): b"x" * 100 for number in range(100)}
 
-    journal.commit({"p": rows})
-    journal._is_written = False  # as after an answer that was lost
+    with unwritten():
+        committed(journal, {"p": rows})
+    after = MongoJournal(url, shared="s")
+    after.open()
 
-    assert {(table, key): row for table, key, row in journal.load("p")} == rows
-    journal.compact(["p"])
-    assert "aftermind_parts" not in journal._database.list_collection_names() or not list(
-        journal._database["aftermind_parts"].find()
-    )
+    assert content_of(after) == rows
+    assert list(content_of(after)) == list(rows)
+    after.compact(["p"])
+    assert list(after._parts.find()) == []
+    after.close()
+
+
+def test_a_store_of_an_earlier_build_is_refused(url: str) -> None:
+    with pymongo.MongoClient[dict[str, Any]](url) as client:
+        client.get_default_database()["aftermind_state"].insert_one({"_id": "state", "opener": None, "commit": 3})
+
+    with pytest.raises(errors.InvalidSettings, match="Name another database"):
+        MongoJournal(url, shared="s").open()
+
+
+def test_a_commit_of_a_process_whose_turn_was_taken_is_refused(url: str, journal: MongoJournal) -> None:
+    other = MongoJournal(url, shared="s")
+    other.open()
+    seen = journal.state()
+    other.commit({}, seen, holder="b")
+
+    assert journal.commit(ROWS, seen, holder="a") is None
+    assert journal.read(-1, (), "p").changes == [PartitionChange(partition="p", rows=[], is_whole=True)]
+    other.close()
 
 
 @pytest.mark.parametrize("url", ["mongodb://user:secret@/db", "mongodb://user:secret@h:port/db", "mongodb:db"])

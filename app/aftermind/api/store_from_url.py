@@ -101,7 +101,7 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> AnyJournal | 
         extras.require("pymongo", "a store in MongoDB")
         from aftermind.db.record_store_journals.mongodb import MongoJournal
 
-        return MongoJournal(url)
+        return MongoJournal(url, shared=SHARED_NAME)
     if scheme == "json":
         return FileJournal(_read_path(url, rest))
     if scheme == "sqlite" or scheme.startswith(SQL):
