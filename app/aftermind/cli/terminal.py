@@ -126,7 +126,7 @@ def show(shown: Table | str, *, wide: bool = False) -> None:
 
 
 def note_limit(found: Sequence[object], limit: int) -> None:
-    """Say that a list may go on, if it is as long as its limit."""
+    """Note below a list that it may be incomplete, if it is as long as its limit."""
     if len(found) >= limit:
         out.print(f"[dim]Listed: {limit:,}, the limit. --limit sets another one.[/]")
 

@@ -50,7 +50,7 @@ class JobPause:
         return self.kind in (None, kind) and self.namespace in (None, namespace)
 
     def summary(self) -> str:
-        """The pause in one line: who, since when (UTC), and the reason."""
+        """The pause in one line: operator, time (UTC) and reason."""
         return f"paused by {self.actor} since {self.created_at.astimezone(UTC):%Y-%m-%d %H:%M}: {self.reason}"
 
 

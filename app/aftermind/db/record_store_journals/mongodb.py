@@ -127,7 +127,7 @@ class MongoJournal:
             again = self._find_state()
             if again["changed_at"] == state["changed_at"]:
                 break
-            # What others have committed meanwhile is in these rows in part, so the next round reads what is later.
+            # Commits since then are in these rows in part, so the next round reads what is later.
             version, state = state["version"], again
         changes = [
             PartitionChange(partition=name, rows=_ordered(found.values(), whole=name in whole), is_whole=name in whole)
@@ -280,7 +280,7 @@ class MongoJournal:
         return [(name, table, key, row and bytes(row)) for part in parts for name, table, key, row in part["changes"]]
 
     def _stage(self, changes: Sequence[Change], version: int, holder: str, erased: Collection[str]) -> Document:
-        """What the state says of a commit. Parts of a large one are ignored until the state names them."""
+        """The fields of the state for a commit. Parts of a large one are ignored until the state names them."""
         parts = _split(changes)
         made = {**_no_changes(version), "by": holder, "changed": list({each[0]: None for each in changes})}
         made["erased"] = list(erased)
@@ -355,7 +355,7 @@ def _apply(rows: dict[str, dict[str, Document]], change: Change, version: int, n
 
 
 def _no_changes(version: int) -> dict[str, Any]:
-    """What the state says of a commit without rows."""
+    """The fields of the state for a commit without rows."""
     return {"changed_at": version, "changes": [], "changed": [], "erased": [], "parts": 0, "by": ""}
 
 
