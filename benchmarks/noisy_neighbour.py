@@ -31,7 +31,7 @@ import psutil
 
 from aftermind import AftermindError, Memory
 from aftermind.cli import worker
-from aftermind.cli.processes import GROUPS
+from aftermind.cli.stack_processes import GROUPS
 from aftermind.db import migrate
 from aftermind.stack import Endpoints, Stack
 from aftermind.stack.command_prefixes import dying_with_parent

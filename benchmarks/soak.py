@@ -23,7 +23,7 @@ import redis.asyncio as aioredis
 from rich.console import Console
 
 from aftermind import Memory, Settings
-from aftermind.cli import processes
+from aftermind.cli import stack_processes
 from aftermind.stack import Endpoints, Stack
 from benchmarks.common import Report, Value, arguments, embedded_stack
 from tests.support.servers import migrate, psql
@@ -150,7 +150,7 @@ def _workers(stack: Stack) -> dict[str, int]:
 async def run(stack: Stack, endpoints: Endpoints, *, minutes: float, rate: float, report: Report) -> None:
     """The whole of it."""
     settings = Settings(state_dir=stack.logs.parent, embedder="hash", extractor="rules")
-    plan = processes.plan(settings, endpoints, stack.status())
+    plan = stack_processes.plan(settings, endpoints, stack.status())
     stack.supervise([each for each in plan.commands() if each.name.startswith(("worker", "reconciler"))])
     done, looks, started = Load(), list[Look](), time.monotonic()
     async with Memory(settings=settings) as memory, aioredis.Redis.from_url(endpoints.redis_url) as client:

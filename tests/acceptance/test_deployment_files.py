@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from aftermind.cli import processes
+from aftermind.cli import stack_processes
 from aftermind.wire import queues
 from tests.support.deployed_processes import from_compose, from_kubernetes, read_kubernetes
 
@@ -53,7 +53,7 @@ def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
 
 
 def test_both_name_the_same_queues_as_the_embedded_stack(compose: dict[str, Any], procfile: dict[str, str]) -> None:
-    for name, names in processes.GROUPS.items():
+    for name, names in stack_processes.GROUPS.items():
         wanted = ",".join(names)
         assert procfile[name].endswith(f"exec aftermind worker --queues {wanted}")
         assert compose["services"][name]["command"] == ["worker", "--queues", wanted]
@@ -143,7 +143,7 @@ def test_network_policies_open_the_ports_of_each_process_and_no_others() -> None
 
 
 def test_every_queue_has_a_worker() -> None:
-    assert {name for names in processes.GROUPS.values() for name in names} == set(queues.QUEUES)
+    assert {name for names in stack_processes.GROUPS.values() for name in names} == set(queues.QUEUES)
 
 
 def test_redis_writes_every_turn_to_disk_and_never_evicts(compose: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from aftermind import Settings, errors, private_files
 from aftermind.api.retention.archives import open_archive
-from aftermind.cli import make_app_for, processes
+from aftermind.cli import make_app_for, stack_processes
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 
 
@@ -150,7 +150,7 @@ def test_what_the_stack_writes_down_of_the_environment_has_no_keys(monkeypatch: 
     monkeypatch.setenv("AFTERMIND_WEBHOOK_KEY", "x")
     monkeypatch.setenv("AFTERMIND_LANGUAGE", "german")
 
-    kept = processes._inherited_settings()
+    kept = stack_processes._inherited_settings()
 
     assert kept["AFTERMIND_LANGUAGE"] == "german"
     assert not [name for name in kept if name.endswith("_KEY")]

@@ -11,9 +11,9 @@ import typer
 from rich.markup import escape
 from rich.rule import Rule
 
-from aftermind.cli import importers, ingest, migrate, processes, recall, terminal
-from aftermind.cli.processes import ProcessPlan
+from aftermind.cli import importers, ingest, migrate, recall, stack_processes, terminal
 from aftermind.cli.stack import has_keys, table
+from aftermind.cli.stack_processes import ProcessPlan
 from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
@@ -45,7 +45,7 @@ def demo(*, once: Once = False) -> None:
         plan = _start(settings, stack)
         out.print(table(stack.status()))
         terminal.run(_show(settings, plan))
-        processes.print_addresses(settings, has_keys=has_keys())
+        stack_processes.print_addresses(settings, has_keys=has_keys())
         out.print(f"\nReady after {time.monotonic() - began:.1f} s.", end=" ")
         if once:
             out.print("Stopping." if is_ours else "The stack keeps running.")
@@ -92,7 +92,7 @@ def _start(settings: Settings, stack: Stack) -> ProcessPlan:
     endpoints = stack.running()
     if endpoints is None:
         raise RuntimeError("the stack that was just brought up does not run")
-    plan = processes.plan(settings, endpoints, stack.status())
+    plan = stack_processes.plan(settings, endpoints, stack.status())
     with err.status("Migrating the schema …"):
         terminal.run(migrate.apply(settings, endpoints.postgres_url))
     with err.status("Starting workers, reconciler, web service and Flower …"):

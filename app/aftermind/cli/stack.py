@@ -11,7 +11,7 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.api import address_resolution
-from aftermind.cli import migrate, processes, terminal
+from aftermind.cli import migrate, stack_processes, terminal
 from aftermind.cli.terminal import out
 from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
@@ -50,23 +50,23 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", url.rpartition("@")[2], why)
     _check_models(settings)
     stack = Stack(settings.state_dir)
-    if stack.running() is not None and processes.settings_differ(settings):
+    if stack.running() is not None and stack_processes.settings_differ(settings):
         with terminal.err.status("Settings have changed: stopping …"):
             stack.down()
         out.print("Settings have changed since the stack was started: restarted with the new ones.")
     with terminal.err.status("Starting Postgres, its replica and Redis …"):
         endpoints = stack.running() or stack.up(detach=True)
-    plan = processes.plan(settings, endpoints, stack.status())
+    plan = stack_processes.plan(settings, endpoints, stack.status())
     with terminal.err.status("Migrating the schema …"):
         terminal.run(migrate.apply(settings, endpoints.postgres_url))
     if workers:
         with terminal.err.status("Starting workers, web service and Flower …"):
             stack.supervise(plan.commands())
-        processes.remember_settings(settings)
+        stack_processes.remember_settings(settings)
     terminal.show(table(stack.status()))
     terminal.run(_follow_embedder(settings, workers=workers))
     if workers:
-        processes.print_addresses(settings, has_keys=has_keys())
+        stack_processes.print_addresses(settings, has_keys=has_keys())
     out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
     return stack.status()
 
@@ -172,7 +172,7 @@ def status() -> object:
     terminal.show(table(components))
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
-        processes.print_addresses(settings, has_keys=is_database_up and has_keys())
+        stack_processes.print_addresses(settings, has_keys=is_database_up and has_keys())
     is_part_down = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")

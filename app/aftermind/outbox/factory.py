@@ -10,6 +10,7 @@ from aftermind.indexes.client import IndexClient
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
+from aftermind.outbox.accept_in_redis_or_postgres import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_from_postgres import GenerationLookup
@@ -19,7 +20,6 @@ from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publish_or_spool import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
 from aftermind.outbox.spool import Spool
-from aftermind.outbox.turn_acceptors import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store

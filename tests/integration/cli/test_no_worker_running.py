@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aftermind.cli import ingest, processes
+from aftermind.cli import ingest, stack_processes
 from aftermind.cli.importers import FileTurn, read
 from aftermind.errors import StackError
 from aftermind.memory import Memory
@@ -19,7 +19,7 @@ CONVERSATION = Path(__file__).resolve().parents[3] / "examples" / "conversation.
 
 def _store_worker(servers: Servers) -> Command:
     settings = Settings(state_dir=servers.stack.logs.parent, embedder="hash", extractor="rules")
-    plan = processes.plan(settings, servers.endpoints, servers.stack.status())
+    plan = stack_processes.plan(settings, servers.endpoints, servers.stack.status())
     return next(command for command in plan.commands() if command.name == "worker-store")
 
 
