@@ -504,7 +504,7 @@ class Settings(BaseSettings):
     # jobs
     run_jobs: bool = Field(
         True,
-        description="Whether a process that opens a store of several processes (`sqlite:`, `redis://`, `sql+…`) runs its jobs. False leaves them to `aftermind worker`.",
+        description="Whether a process that opens a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) runs its jobs. False leaves them to `aftermind worker`.",
     )
     lease_seconds: float = Field(
         30.0, gt=0, description="Lifetime of a lease on a job; a crashed worker is detected after this time."

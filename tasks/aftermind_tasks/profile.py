@@ -130,7 +130,7 @@ def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait | Non
 
 def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:
     """A list that grows still rests on what it rested on; a value that took another's place does not."""
-    new = [EpisodeId(UUID(text)) for text in fresh]
+    new = [EpisodeId(UUID(text)) for text in dict.fromkeys(fresh)]
     grows = before is not None and isinstance(value, list) and isinstance(before.value, list)
     old = [each for each in before.evidence if each not in new] if before is not None and grows else []
     return tuple([*old, *new][-EVIDENCE:])

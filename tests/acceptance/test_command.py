@@ -166,7 +166,8 @@ def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
 
 def test_facts_are_shown_with_what_learnt_them(shell: Shell, ingested: str) -> None:
     assert "Oslo" in shell.must("facts", "--user", "alice")
-    assert "No facts" in shell.must("facts", "--user", "nobody")
+    assert "No facts: this user has no messages." in shell.must("facts", "--user", "nobody")
+    assert "No facts match. Without filters" in shell.must("facts", "--user", "alice", "--subject", "Kathi")
 
 
 def test_the_facts_around_an_entity_are_shown(shell: Shell, ingested: str) -> None:
@@ -175,7 +176,7 @@ def test_the_facts_around_an_entity_are_shown(shell: Shell, ingested: str) -> No
 
 
 def test_names_of_one_entity_are_merged(shell: Shell) -> None:
-    assert "Aliases set" in shell.must("merge-entities", "Melanie", "Mel", "--user", "greta")
+    assert "Merged. `aftermind graph Melanie`" in shell.must("merge-entities", "Melanie", "Mel", "--user", "greta")
     assert "Mel same as Melanie" in shell.must("facts", "--user", "greta")
 
 

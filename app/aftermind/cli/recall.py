@@ -12,6 +12,7 @@ from rich.table import Table
 
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
+from aftermind.api.health import Progress
 from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.events.types import MemoryEvent
@@ -97,11 +98,12 @@ def facts(
 ) -> list[Fact] | list[Provenance]:
     """Show the facts about a user, with valid times and sources."""
 
-    async def work(memory: Memory) -> tuple[list[Fact], list[Provenance]]:
+    async def work(memory: Memory) -> tuple[list[Fact], list[Provenance], Progress | None]:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
         reasons = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
-        return found, [each for each in reasons if each is not None]
+        progress = None if found else await memory.progress(user_id=user, namespace=namespace)
+        return found, [each for each in reasons if each is not None], progress
 
     async def query_facts(memory: Memory) -> list[Fact]:
         if history:
@@ -110,17 +112,28 @@ def facts(
             user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=_in_utc(as_of)
         )
 
-    found, reasons = terminal.with_memory(work)
+    found, reasons, progress = terminal.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
-    store = address_resolution.resolve(Settings())
-    todo = "`aftermind status` shows whether workers run"
-    if store.is_in_process:
-        todo = "`aftermind worker` does" if store.is_shared else "A process that opens this store does"
-        todo += " the work that waits"
-    none = f"No facts. {todo}."
-    shown = believed(found, sources, with_beliefs=history, show_minutes=wide or not history) if found else none
-    terminal.show(shown, wide=wide)
+    if progress is None:
+        terminal.show(believed(found, sources, with_beliefs=history, show_minutes=wide or not history), wide=wide)
+    else:
+        terminal.show(_reason_for_no_facts(progress, is_filtered=bool(subject or predicate or as_of)))
     return reasons if why else found
+
+
+def _reason_for_no_facts(progress: Progress, *, is_filtered: bool) -> str:
+    left = progress.pending_turns + progress.jobs
+    if left:
+        store = address_resolution.resolve(Settings())
+        todo = "`aftermind status` shows whether workers run"
+        if store.is_in_process:
+            todo = f"{'`aftermind worker`' if store.is_shared else 'a process that opens this store'} does this work"
+        return f"No facts yet: {terminal.count_of(left, 'turn or job')} of this user to do; {todo}."
+    if not progress.episodes:
+        return "No facts: this user has no messages. `aftermind users` lists the users."
+    if is_filtered and progress.facts:
+        return f"No facts match. Without filters the user has {terminal.count_of(progress.facts, 'fact')}."
+    return "No facts: the messages state none. `aftermind extraction` shows the reason for each message."
 
 
 @terminal.with_json
@@ -142,8 +155,9 @@ def graph(
     found = terminal.with_memory(work)
     none = f"No facts name {escape(entity)}."
     terminal.show(believed(list(found.facts)) if found.facts else none, wide=wide)
-    distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
-    out.print(f"[dim]Distances: {', '.join(distances)}[/]")
+    if found.facts:
+        distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
+        out.print(f"[dim]Distances: {', '.join(distances)}[/]")
     return found
 
 
@@ -166,7 +180,7 @@ def merge_entities(
         return await memory.facts.merge_entities(entity, *aliases, user_id=user, namespace=namespace)
 
     found = terminal.with_memory(work)
-    out.print(believed(found) if found else "Aliases set. No facts about this entity yet.")
+    out.print(believed(found) if found else f"Merged. `aftermind graph {escape(entity)}` shows the facts that name it.")
     return found
 
 

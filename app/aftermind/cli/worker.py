@@ -52,8 +52,8 @@ def worker(
 ) -> None:
     """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more.
 
-    On a store of several processes (`sqlite:`, `redis://`, `sql+…`) it runs all jobs, one after the other; agents with
-    AFTERMIND_RUN_JOBS=false leave them to it.
+    On a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) it runs all jobs, one after another;
+    agents with AFTERMIND_RUN_JOBS=false leave them to it.
     """
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
@@ -143,6 +143,10 @@ def _serve(settings: Settings, *, queues: str, concurrency: int | None) -> None:
             raise errors.InvalidSettings(option, value, why)
 
     async def serve(memory: "Memory") -> None:
+        work = (await memory.health()).work
+        due, later = sum(row.runnable + row.running for row in work), sum(row.waiting for row in work)
+        store = address_resolution.resolve(settings).scheme
+        terminal.out.print(f"Runs the jobs of the {store} store: {due:,} due, {later:,} scheduled. Ctrl-C ends it.")
         with suppress(asyncio.CancelledError):  # by SIGTERM: the memory is closed, and the exit code is 0
             await memory._parts.serve_jobs()
 

@@ -10,7 +10,7 @@ LATEST = datetime(9999, 12, 29)  # noqa: DTZ001
 def why_unusable(moment: object) -> str | None:
     """Why a value cannot be used as a point in time; None where it can."""
     if not isinstance(moment, datetime) or moment.tzinfo is None or moment.utcoffset() is None:
-        return "a time is a datetime with its zone; use datetime.now(UTC)."
+        return "a time is a datetime with its zone; use datetime(2026, 1, 31, tzinfo=UTC)."
     if not EARLIEST <= moment.replace(tzinfo=None) <= LATEST:
         return f"a time must be between the years {EARLIEST.year} and {LATEST.year}, a few days inside them."
     return None

@@ -309,7 +309,7 @@ def _moment(
         return None
     moment = _as_datetime(field, value, index)
     if moment.tzinfo is None or moment.utcoffset() is None:
-        why = "a time needs its zone; use datetime.now(UTC), or an ISO text that ends in Z or an offset."
+        why = "a time needs its zone; use datetime(2026, 1, 31, tzinfo=UTC), or ISO text that ends in Z or an offset."
         raise errors.InvalidMessage(field, value, why, index=index)
     unusable = why_unusable(moment)
     if unusable is not None:

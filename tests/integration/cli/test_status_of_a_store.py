@@ -23,7 +23,7 @@ async def test_status_shows_the_store_that_the_settings_name(tmp_path: Path) -> 
     assert "store" in shown.stdout
     assert "aftermind worker" in shown.stdout
     assert {each["name"] for each in json.loads(read.stdout)["parts"]} >= {"store"}
-    assert "No facts. `aftermind worker`" in facts.stdout
+    assert "No facts: this user has no messages. `aftermind users`" in facts.stdout
 
 
 def test_up_refuses_a_store_that_needs_no_stack_before_anything_starts(tmp_path: Path) -> None:
