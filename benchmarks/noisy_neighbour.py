@@ -34,7 +34,7 @@ from aftermind.cli import worker
 from aftermind.cli.stack_processes import GROUPS
 from aftermind.db import migrate
 from aftermind.stack import Endpoints, Stack
-from aftermind.stack.command_prefixes import dying_with_parent
+from aftermind.stack.run_without_root import dying_with_parent
 from benchmarks.common import Report, arguments, embedded_stack, percentile, redis_facts
 from benchmarks.harness.cpu import ProcessGroups
 from benchmarks.harness.fleet import Fleet, Member

@@ -71,7 +71,7 @@ PARTS: Mapping[str, Mapping[str, object]] = {
     "the time of the question": {"aftermind.recall.question_time.QuestionTime.of": lambda *_: QuestionTime()},
     "other sessions": {"aftermind.recall.pipeline.asks_about_all_sessions": lambda _: False},
     "names in turns": {"aftermind.recall.match_selection.NAMING": 0.0},
-    "nicknames and misspelt names": {"aftermind.ranking.candidates.capitalised_words": lambda _: frozenset()},
+    "nicknames and misspelt names": {"aftermind.ranking.candidate_arrays.capitalised_words": lambda _: frozenset()},
     "bursts as utterances": {"aftermind.ranking.turn_features.BURST": 1},
     "windows that end at pauses": {"aftermind.ranking.turn_features.PAUSE_SECONDS": float("inf")},
     "the least probability of a turn": {"aftermind.recall.pipeline.NOISE": 0.0},

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aftermind.stack.command_prefixes import dying_with_parent
+from aftermind.stack.run_without_root import dying_with_parent
 from tests.support import faults
 
 BREATH = 0.02  # seconds

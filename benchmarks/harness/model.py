@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from aftermind.stack.command_prefixes import dying_with_parent
+from aftermind.stack.run_without_root import dying_with_parent
 from benchmarks.harness import messages
 from tests.support.scripted_openai import Server
 

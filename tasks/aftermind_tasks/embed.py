@@ -11,7 +11,7 @@ import numpy as np
 
 from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
-from aftermind.indexes.projection import index_job
+from aftermind.indexes.sync_with_record_store import index_job
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Embedder

@@ -10,7 +10,7 @@ from uuid import UUID
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.bitemporal_resolution import Changes
-from aftermind.facts.procedures import LEARNED_CONFIDENCE, PROCEDURE, find_procedures
+from aftermind.facts.learned_procedures import LEARNED_CONFIDENCE, PROCEDURE, find_procedures
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import text_process_pool
 from aftermind.llm.grounding import ground

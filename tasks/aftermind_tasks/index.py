@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.indexes.projection import compare, episode_ids, project
+from aftermind.indexes.sync_with_record_store import compare, episode_ids, project
 from aftermind.types import JobId, Lease, Scope
 from aftermind_tasks import embedder_selection, retry_policy
 from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze

@@ -7,7 +7,7 @@ from functools import partial
 
 from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.events.types import MemoryEvent, MemoryUpdateCompleted
-from aftermind.indexes.projection import index_job
+from aftermind.indexes.sync_with_record_store import index_job
 from aftermind.llm.injection import detect
 from aftermind.store_turns_sql import Arrived, Following, StoreBatch, Written
 from aftermind.stores import feedback_counts

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from aftermind.stack import binaries, ports
-from aftermind.stack.command_prefixes import for_postgres
+from aftermind.stack.run_without_root import for_postgres
 from tests.support.deployed_processes import (
     NAMES,
     ROOT,

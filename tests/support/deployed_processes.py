@@ -20,7 +20,7 @@ import redis
 import yaml
 
 from aftermind.stack import binaries, ports
-from aftermind.stack.command_prefixes import Identity
+from aftermind.stack.run_without_root import Identity
 from tests.support.servers import psql
 from tests.support.waiting import wait_until_sync
 

@@ -37,7 +37,7 @@ IMPORTED = (
     "aftermind_workers.celery_consumer",
     "aftermind_workers.lifecycle",
     "aftermind_workers.redis_transport",
-    "aftermind_workers.remote_control",
+    "aftermind_workers.remote_control_limits",
     "aftermind_workers.doorbell_task",
     "aftermind_tasks.job_handlers",
     "aftermind.api.wiring",

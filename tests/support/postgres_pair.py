@@ -10,7 +10,7 @@ from shutil import rmtree
 from urllib.parse import urlsplit, urlunsplit
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, command_prefixes
+from aftermind.stack import binaries, run_without_root
 from aftermind.stack.component_types import Endpoints
 from aftermind.stack.ports import choose
 from aftermind.stack.postgres import Cluster, Primary
@@ -33,7 +33,7 @@ class PostgresPair:
         config = StackConfig(postgres_port=primary, replica_port=replica, redis_port=redis)
         self._folder, programs = StateFolder(folder), binaries.postgres_bin()
         self._folder.create()
-        identity = command_prefixes.for_postgres(programs / "postgres", data=self._folder.primary)
+        identity = run_without_root.for_postgres(programs / "postgres", data=self._folder.primary)
         self._settings = settings
         self._primary = Primary(
             self._folder,

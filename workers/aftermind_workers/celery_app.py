@@ -4,7 +4,14 @@ from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
-from aftermind_workers import celery_config, celery_consumer, doorbell_task, lifecycle, redis_transport, remote_control
+from aftermind_workers import (
+    celery_config,
+    celery_consumer,
+    doorbell_task,
+    lifecycle,
+    redis_transport,
+    remote_control_limits,
+)
 
 
 def make_app(settings: Settings) -> Celery:
@@ -18,7 +25,7 @@ def make_app(settings: Settings) -> Celery:
     app = Celery("aftermind", set_as_current=False)
     app.conf.update(celery_config.celery_config(settings, broker=broker_url(settings)))
     doorbell_task.add_task(app, settings)
-    remote_control.allow_reports_only()
+    remote_control_limits.allow_reports_only()
     lifecycle.connect(settings)
     return app
 

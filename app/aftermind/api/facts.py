@@ -12,7 +12,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.facts import entities, predicates
 from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
-from aftermind.facts.procedures import PROCEDURE, with_feedback
+from aftermind.facts.learned_procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores import apply_fact_changes, feedback_counts

@@ -13,7 +13,7 @@ from aftermind.api.items import to_item
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.indexes.client import IndexClient
-from aftermind.indexes.projection import compare, index_job
+from aftermind.indexes.sync_with_record_store import compare, index_job
 from aftermind.ledger.protocol import DailyUsage, Ledger
 from aftermind.stores.protocol import DrewOn, Store, Vector
 from aftermind.telemetry.logger import get_logger

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aftermind import errors
 from aftermind.api import conversation_history
 from aftermind.api.memory_services import Parts
-from aftermind.indexes.projection import compare
+from aftermind.indexes.sync_with_record_store import compare
 from aftermind.types import Scope
 
 USERS = 100  # listed at a time

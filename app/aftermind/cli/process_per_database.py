@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from aftermind.settings import Settings
-from aftermind.stack import command_prefixes
+from aftermind.stack import run_without_root
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
 
@@ -54,7 +54,7 @@ async def _keep_running(name: str, argv: Sequence[str], env: dict[str, str], sto
         started = time.monotonic()
         # In a separate session: Ctrl-C reaches this process, which ends the others once.
         process = await asyncio.create_subprocess_exec(
-            *command_prefixes.dying_with_parent("SIGTERM"), *argv, env=env, start_new_session=True
+            *run_without_root.dying_with_parent("SIGTERM"), *argv, env=env, start_new_session=True
         )
         ended = asyncio.create_task(process.wait())
         await asyncio.wait((ended, stopping), return_when=asyncio.FIRST_COMPLETED)

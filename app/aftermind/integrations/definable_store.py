@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.api.turn_builder import limits
-from aftermind.facts.procedures import PROCEDURE
+from aftermind.facts.learned_procedures import PROCEDURE
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import MemoryPlace, StoreParameters, store_classes
 from aftermind.integrations.message_records import Records, read_session, replace_episodes

@@ -1,7 +1,7 @@
 """What is worth recalling: pure functions over words and vectors, without I/O and without a clock."""
 
 from aftermind.ranking.bm25 import idf
-from aftermind.ranking.candidates import (
+from aftermind.ranking.candidate_arrays import (
     Entry,
     Frame,
     Frequencies,

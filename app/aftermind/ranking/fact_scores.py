@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
-from aftermind.ranking.candidates import Frame, Frequencies, Question, named_speakers, named_terms
+from aftermind.ranking.candidate_arrays import Frame, Frequencies, Question, named_speakers, named_terms
 from aftermind.ranking.turn_features import Scores
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import tokenizer
-from aftermind.ranking.candidates import Frame
+from aftermind.ranking.candidate_arrays import Frame
 from aftermind.ranking.tokenizer import IndexedText, spoken, terms
 from aftermind.ranking.vectors import Matrix, Vector, cosine, part_vectors, unit
 from aftermind.types import Passage

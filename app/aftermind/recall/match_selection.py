@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from aftermind.facts.procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
+from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
 from aftermind.ranking import (
     Frame,
     Scores,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.facts.procedures import PROCEDURE
+from aftermind.facts.learned_procedures import PROCEDURE
 from aftermind.freshness import ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.llm import token_count

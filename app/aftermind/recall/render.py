@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 
-from aftermind.facts.procedures import PROCEDURE
+from aftermind.facts.learned_procedures import PROCEDURE
 from aftermind.llm.injection import detect
 from aftermind.ranking.passages import headings_before
 from aftermind.types import (

@@ -10,8 +10,8 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import orphans, ports, server_tools
 from aftermind.stack import saved_settings as names
-from aftermind.stack.command_prefixes import Identity, dying_with_parent
 from aftermind.stack.component_types import Restart, StopOrder
+from aftermind.stack.run_without_root import Identity, dying_with_parent
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
 from aftermind.stack.supervised_program_protocol import Launch

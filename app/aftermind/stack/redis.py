@@ -7,8 +7,8 @@ from pathlib import Path
 
 from aftermind.errors import StackError
 from aftermind.stack import binaries, ports
-from aftermind.stack.command_prefixes import dying_with_parent
 from aftermind.stack.component_types import Restart, StopOrder
+from aftermind.stack.run_without_root import dying_with_parent
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
 from aftermind.stack.supervised_program_protocol import Launch

@@ -7,9 +7,9 @@ from pathlib import Path
 from aftermind.errors import StackError
 from aftermind.stack import orphans, ports
 from aftermind.stack import saved_settings as names
-from aftermind.stack.command_prefixes import Identity
 from aftermind.stack.component_types import StopOrder
 from aftermind.stack.postgres import CREATE_SLOT, DROP_SLOT, SLOT, Cluster
+from aftermind.stack.run_without_root import Identity
 from aftermind.stack.saved_settings import StackConfig
 from aftermind.stack.state_dir import StateFolder
 from aftermind.stack.supervised_program_protocol import Launch

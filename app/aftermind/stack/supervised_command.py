@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from aftermind.stack import server_tools
-from aftermind.stack.command_prefixes import dying_with_parent
 from aftermind.stack.component_types import Command, HealthCheck, Restart
+from aftermind.stack.run_without_root import dying_with_parent
 from aftermind.stack.supervised_program_protocol import Launch
 
 

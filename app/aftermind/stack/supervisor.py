@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from aftermind.errors import StackError
-from aftermind.stack import binaries, command_prefixes, desired_state, orphans, saved_settings
+from aftermind.stack import binaries, desired_state, orphans, run_without_root, saved_settings
 from aftermind.stack.component_types import ComponentState
 from aftermind.stack.desired_state import Report
 from aftermind.stack.managed_process import Supervised
@@ -111,7 +111,7 @@ class Supervisor:
 
     def _clusters(self, ours: StackConfig, *, adopting: bool) -> tuple[Primary, ReplicaServer | None]:
         programs = binaries.postgres_bin()
-        user = command_prefixes.for_postgres(programs / "postgres", data=self._folder.primary)
+        user = run_without_root.for_postgres(programs / "postgres", data=self._folder.primary)
         settings = self._wanted.postgres_settings
         primary = Primary(
             self._folder,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aftermind.errors import StackError
-from aftermind.stack import Stack, binaries, command_prefixes
+from aftermind.stack import Stack, binaries, run_without_root
 from tests.support import faults
 from tests.support.paths import without_setpriv
 from tests.support.servers import FAST, psql
@@ -60,7 +60,7 @@ def test_root_runs_postgres_from_a_folder_that_only_root_may_enter(tmp_path: Pat
     closed.mkdir(mode=0o700)
     programs = shutil.copytree(binaries.postgres_bin().parent, closed / "pginstall18", symlinks=True) / "bin"
 
-    found = command_prefixes.for_postgres(programs / "postgres", data=closed / "data")
+    found = run_without_root.for_postgres(programs / "postgres", data=closed / "data")
 
     done = subprocess.run(
         [*found.prefix, programs / "postgres", "-V"], capture_output=True, text=True, timeout=20, check=False
@@ -88,7 +88,7 @@ def test_root_does_not_take_the_data_away_from_the_user_who_made_it(tmp_path: Pa
     data.mkdir()
     os.chown(data, DAEMON, DAEMON)
 
-    found = command_prefixes.for_postgres(binaries.postgres_bin() / "postgres", data=data)
+    found = run_without_root.for_postgres(binaries.postgres_bin() / "postgres", data=data)
 
     assert found.owner == (DAEMON, DAEMON)
 
@@ -117,12 +117,12 @@ def test_a_user_without_a_name_is_told_to_get_one(open_folder: Path) -> None:
 
 def test_nothing_that_lends_root_another_user_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
-        assert command_prefixes.for_postgres(tmp_path / "postgres", data=tmp_path).prefix == ()
+        assert run_without_root.for_postgres(tmp_path / "postgres", data=tmp_path).prefix == ()
         return
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(StackError, match=r"refuses to run as root.*normal user"):
-        command_prefixes.for_postgres(binaries.postgres_bin() / "postgres", data=tmp_path / "data")
+        run_without_root.for_postgres(binaries.postgres_bin() / "postgres", data=tmp_path / "data")
 
 
 def _as_user(user: int, argv: list[str], *, cwd: Path) -> "subprocess.CompletedProcess[str]":

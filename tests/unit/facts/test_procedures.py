@@ -2,7 +2,7 @@
 
 import pytest
 
-from aftermind.facts.procedures import find_procedures
+from aftermind.facts.learned_procedures import find_procedures
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ async def turns(
 async def progress(request: Request, whose: Owner) -> HTMLResponse:
     """Progress of the user's turns; a fragment that refreshes itself."""
     found = await whose.memory.progress(**whose.scope)
-    return rendering.page(request, "_progress.html", progress=found, whose=whose)
+    return rendering.page(request, "_user_progress.html", progress=found, whose=whose)
 
 
 def _by_source(facts: Iterable[Fact]) -> dict[EpisodeId, list[Fact]]:
