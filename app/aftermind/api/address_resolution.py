@@ -198,7 +198,7 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> A
             "no store is named, and no embedded stack is up here. Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db "
             "needs nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`."
         )
-        raise errors.InvalidSettings("url", None, why)
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, why)
     if broker is None and redis is None:
         return found
     broker, redis = _queue(broker, redis or found.redis)

@@ -54,7 +54,7 @@ def users(
         return await memory.users(namespace=namespace, prefix=prefix, limit=limit)
 
     found = terminal.with_memory(work)
-    shown = terminal.make_table("last message", "user", flexible="user")
+    shown = terminal.make_table("last write", "user", flexible="user")
     for each in found:
         shown.add_row(terminal.when(each.last_at) if each.last_at else "-", escape(each.user_id or "(anonymous)"))
     if found:

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from aftermind import errors
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
 from aftermind.api.health import Progress
@@ -23,6 +24,9 @@ from aftermind.settings import Settings
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
 
+KnownAt = Annotated[
+    datetime | None, typer.Option(help="The memory as it was at this time (UTC): without messages stored later.")
+]
 DATE_CHARACTERS = len("2026-01-31")
 EMBEDDING_BUDGET_SECONDS = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
@@ -58,6 +62,10 @@ def recall(
     recall_id: Annotated[
         str | None, typer.Option("--recall-id", help="Explain an earlier recall: repeat it as of its time.")
     ] = None,
+    role: Annotated[list[str] | None, typer.Option(help="Only messages with this role; may be repeated.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only messages from this time on (UTC).")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only messages before this time (UTC).")] = None,
+    known_at: KnownAt = None,
     wide: terminal.Wide = False,
 ) -> RecallBlock | RecallExplanation:
     """Recall matches for a query, best first."""
@@ -66,7 +74,16 @@ def recall(
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
         call = memory.recall if recall_id is None and not explain else partial(memory.explain, recall_id=recall_id)
         return await call(
-            question, user_id=user, session_id=session, namespace=namespace, token_budget=budget, mode=mode
+            question,
+            user_id=user,
+            session_id=session,
+            namespace=namespace,
+            token_budget=budget,
+            mode=mode,
+            roles=role or None,
+            since=_in_utc(since),
+            until=_in_utc(until),
+            known_at=_in_utc(known_at),
         )
 
     found = terminal.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
@@ -92,11 +109,14 @@ def facts(
     subject: str | None = None,
     predicate: str | None = None,
     as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
+    known_at: KnownAt = None,
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
     wide: terminal.Wide = False,
 ) -> list[Fact] | list[Provenance]:
     """Show the facts about a user, with valid times and sources."""
+    if history and (as_of or known_at):
+        raise errors.InvalidInput("--history shows facts of every time. Leave out --as-of and --known-at.")
 
     async def work(memory: Memory) -> tuple[list[Fact], list[Provenance], Progress | None]:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
@@ -109,7 +129,12 @@ def facts(
         if history:
             return await memory.facts.history(subject, predicate, user_id=user, namespace=namespace)
         return await memory.facts.query(
-            user_id=user, namespace=namespace, subject=subject, predicate=predicate, as_of=_in_utc(as_of)
+            user_id=user,
+            namespace=namespace,
+            subject=subject,
+            predicate=predicate,
+            as_of=_in_utc(as_of),
+            known_at=_in_utc(known_at),
         )
 
     found, reasons, progress = terminal.with_memory(work)
@@ -117,7 +142,7 @@ def facts(
     if progress is None:
         terminal.show(believed(found, sources, with_beliefs=history, show_minutes=wide or not history), wide=wide)
     else:
-        terminal.show(_reason_for_no_facts(progress, is_filtered=bool(subject or predicate or as_of)))
+        terminal.show(_reason_for_no_facts(progress, is_filtered=bool(subject or predicate or as_of or known_at)))
     return reasons if why else found
 
 

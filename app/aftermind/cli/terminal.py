@@ -23,6 +23,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.audit import Action
@@ -208,11 +209,17 @@ def with_memory(
     """Run `work` with the memory that settings or the embedded stack name, and close it.
 
     A recall, and within it the question's vector, may take `patience` seconds at least: a person waits, not an agent.
+    Raises `InvalidSettings` for a store in memory, which is empty at the start and lost at the end of a command.
     """
+    from aftermind.api import address_resolution
     from aftermind.api.multi_database_calls import away_databases
     from aftermind.memory import Memory
 
     given = settings or Settings()
+    where = address_resolution.resolve(given)
+    if where.is_in_process and where.journal is None:
+        why = "this store is lost when the command ends. Name one that is kept, such as sqlite:./memory.db."
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.store, why)
     budgets = {name: max(getattr(given, name), patience) for name in BUDGETS}
 
     async def main() -> T:

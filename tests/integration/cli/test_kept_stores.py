@@ -1,0 +1,90 @@
+"""Commands on a store without servers: what is kept, and at which time it was known."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from subprocess import CompletedProcess
+
+import pytest
+
+from aftermind import Memory, Message
+from tests.support.fork_server import run_module
+
+JUNE = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+def command(store: str, *argv: str) -> "CompletedProcess[str]":
+    """Run `aftermind` with this store."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AFTERMIND_")}
+    return run_module(["aftermind.cli", *argv], env=env | {"AFTERMIND_DATABASE_URL": store, "COLUMNS": "120"})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with two messages of Ann, some weeks apart."""
+    return f"sqlite:{tmp_path_factory.mktemp('kept') / 'memory.db'}"
+
+
+@pytest.fixture
+async def stored(store: str) -> datetime:
+    """When everything was stored."""
+    async with Memory(store, embedder="hash", extractor="rules") as memory:
+        for content, role, day in (
+            ("I live in Oslo.", Message.user, 0),
+            ("Oslo is cold in winter.", Message.assistant, 40),
+        ):
+            message = role(content, occurred_at=JUNE + timedelta(days=day))
+            receipt = await memory.remember([message], user_id="ann", idempotency_key=content)
+            await receipt.extracted(timeout=30)
+    return datetime.now(UTC)
+
+
+@pytest.mark.parametrize("url", ["inmemory", "vector"])
+@pytest.mark.parametrize("argv", [("remember", "Hello.", "--user", "ann"), ("ingest", "--sample"), ("users",)])
+def test_a_command_refuses_a_store_that_ends_with_it(url: str, argv: tuple[str, ...]) -> None:
+    done = command(url, *argv)
+
+    assert done.returncode == 2, done.stderr
+    assert f"AFTERMIND_DATABASE_URL='{url}'" in done.stderr
+    assert "sqlite:./memory.db" in done.stderr
+    assert "Remembered" not in done.stdout
+
+
+def test_recall_takes_the_filters_of_the_python_call(store: str, stored: datetime) -> None:
+    everything = command(store, "recall", "Oslo", "--user", "ann").stdout
+    of_user = command(store, "recall", "Oslo", "--user", "ann", "--role", "user").stdout
+    later = command(store, "recall", "Oslo", "--user", "ann", "--since", "2026-07-01").stdout
+    earlier = command(store, "recall", "Oslo", "--user", "ann", "--until", "2026-07-01").stdout
+
+    assert "I live in Oslo." in everything
+    assert "cold in winter" in everything
+    assert "I live in Oslo." in of_user
+    assert "cold in winter" not in of_user
+    assert "I live in Oslo." not in later
+    assert "cold in winter" in later
+    assert "I live in Oslo." in earlier
+    assert "cold in winter" not in earlier
+
+
+def test_facts_and_recall_show_the_memory_as_it_was_known(store: str, stored: datetime) -> None:
+    before, after = "2026-01-01T00:00:00", (stored + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%S")
+
+    assert "oslo" in command(store, "facts", "--user", "ann", "--known-at", after).stdout.casefold()
+    assert "No facts match" in command(store, "facts", "--user", "ann", "--known-at", before).stdout
+    assert "cold in winter" in command(store, "recall", "Oslo", "--user", "ann", "--known-at", after).stdout
+    assert "cold in winter" not in command(store, "recall", "Oslo", "--user", "ann", "--known-at", before).stdout
+
+
+@pytest.mark.parametrize("option", ["--as-of", "--known-at"])
+def test_the_history_of_facts_refuses_a_time(store: str, stored: datetime, option: str) -> None:
+    done = command(store, "facts", "--user", "ann", "--history", option, "2026-01-01")
+
+    assert done.returncode != 0
+    assert "--history shows facts of every time. Leave out --as-of and --known-at." in " ".join(done.stderr.split())
+
+
+def test_a_memory_without_a_store_names_the_setting() -> None:
+    done = command("", "users")
+
+    assert done.returncode != 0
+    assert "AFTERMIND_DATABASE_URL" in done.stderr
+    assert "url=None" not in done.stderr
