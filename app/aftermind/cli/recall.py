@@ -116,7 +116,7 @@ def facts(
 ) -> list[Fact] | list[Provenance]:
     """Show the facts about a user, with valid times and sources."""
     if history and (as_of or known_at):
-        raise errors.InvalidInput("--history shows facts of every time. Leave out --as-of and --known-at.")
+        raise errors.InvalidInput("--history shows facts of every time. Leave the time out.")
 
     async def work(memory: Memory) -> tuple[list[Fact], list[Provenance], Progress | None]:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")

@@ -55,7 +55,9 @@ def encode_turn(turn: Turn) -> bytes:
     if turn.keep != ALL_KINDS:
         data["keep"] = sorted(turn.keep)
     if turn.feedback is not None:
-        data["feedback"] = {"helpful": turn.feedback.helpful, "unhelpful": turn.feedback.unhelpful}
+        # asyncpg reads ids as a subclass of `UUID`, which orjson refuses.
+        rated = {"helpful": turn.feedback.helpful, "unhelpful": turn.feedback.unhelpful}
+        data["feedback"] = {name: [str(each) for each in ids] for name, ids in rated.items()}
     return orjson.dumps(data)
 
 

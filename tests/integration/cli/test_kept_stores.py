@@ -79,7 +79,7 @@ def test_the_history_of_facts_refuses_a_time(store: str, stored: datetime, optio
     done = command(store, "facts", "--user", "ann", "--history", option, "2026-01-01")
 
     assert done.returncode != 0
-    assert "--history shows facts of every time. Leave out --as-of and --known-at." in " ".join(done.stderr.split())
+    assert "--history shows facts of every time. Leave the time out." in " ".join(done.stderr.split())
 
 
 def test_a_memory_without_a_store_names_the_setting() -> None:
