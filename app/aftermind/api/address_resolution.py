@@ -195,8 +195,9 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> A
     found = _read_endpoints(settings.state_dir)
     if found is None:
         why = (
-            "no store is named, and no embedded stack is up here. Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db "
-            "needs nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`."
+            f"no store is named, and no embedded stack is up in {settings.state_dir} (AFTERMIND_STATE_DIR; "
+            "`aftermind up` uses its own folder). Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db needs "
+            "nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`."
         )
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, why)
     if broker is None and redis is None:

@@ -88,3 +88,4 @@ def test_a_memory_without_a_store_names_the_setting() -> None:
     assert done.returncode != 0
     assert "AFTERMIND_DATABASE_URL" in done.stderr
     assert "url=None" not in done.stderr
+    assert "AFTERMIND_STATE_DIR" in done.stderr
