@@ -427,7 +427,7 @@ def _postgres_services(
         operations=work,
         job_operations=postgres_job_admin,
         operations_namespace=seen,
-        stored_keys=PostgresApiKeys(db, trail=trail),
+        stored_keys=PostgresApiKeys(db, replicas=replicas, trail=trail),
         dead_letters=DeadLetters(work, namespace=seen, trail=trail),
         replays=Replays(work, trail=trail, rules=_override_rules(settings)),
         policies=PostgresRetention(vault),

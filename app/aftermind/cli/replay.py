@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
-import orjson
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -27,7 +26,6 @@ from aftermind.cli.dead_letters import (
 from aftermind.cli.terminal import err, out
 from aftermind.ledger.replay_protocol import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
-from aftermind.types import Json
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, PlanState, ReplayMode, ReplayPlan
 
 PROGRESS_SECONDS = 0.5
@@ -92,7 +90,10 @@ def create(
         reason=reason,
         actor=actor(),
         mode=mode,
-        overrides={**_overrides(override or ()), **{key: value for key, value in named.items() if value}},
+        overrides={
+            **terminal.parse_pairs("set", override or ()),
+            **{key: value for key, value in named.items() if value},
+        },
         rate=rate,
         concurrency=concurrency,
         max_failure_share=max_failures,
@@ -208,19 +209,6 @@ def list_(
     terminal.show(shown if found else "No replay plans.", wide=wide)
     terminal.note_limit(found, limit)
     return found
-
-
-def _overrides(given: Sequence[str]) -> dict[str, Json]:
-    values: dict[str, Json] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        try:
-            values[key] = orjson.loads(value)
-        except orjson.JSONDecodeError as exc:
-            raise errors.InvalidFilter("set", each, "use KEY=JSON, as in --set model='\"gpt-5\"'.") from exc
-        if not key or not equals:
-            raise errors.InvalidFilter("set", each, "use KEY=JSON.")
-    return values
 
 
 def _show(found: ReplayPlan) -> ReplayPlan:

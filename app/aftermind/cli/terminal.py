@@ -240,10 +240,16 @@ async def record_read(
 ) -> None:
     """Record that the operator reads a user's memory; if this fails, the memory is not shown.
 
-    A store of one process has no audit trail, so nothing is recorded.
+    A store of one process has no audit trail, so nothing is recorded. Raises `StoreUnavailable`.
     """
-    if memory.keeps_audit:
+    if not memory.keeps_audit:
+        return
+    try:
         await memory.audit.record(action, user_id=user, namespace=namespace, detail=detail)
+    except errors.StoreUnavailable as exc:
+        why = f"this read cannot be recorded ({exc.why}), so nothing is shown"
+        hint = "Agents' recalls go on, from replicas. `aftermind doctor` checks the primary."
+        raise errors.StoreUnavailable("audit trail", why, hint) from exc
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield types
@@ -268,6 +274,21 @@ def _ignore_cancelled_connects(loop: asyncio.AbstractEventLoop, context: dict[st
     """
     if not (isinstance(context.get("exception"), ConnectionError) and "connection_lost" in str(context["exception"])):
         loop.default_exception_handler(context)
+
+
+def parse_pairs(option: str, given: Sequence[str]) -> dict[str, Json]:
+    """The values of an option whose values are KEY=JSON. Raises `InvalidFilter`."""
+    values: dict[str, Json] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            values[key] = orjson.loads(value)
+        except orjson.JSONDecodeError as exc:
+            why = f"use KEY=JSON; a text has quotes, as in --{option} 'name=\"text\"'."
+            raise errors.InvalidFilter(option, each, why) from exc
+        if not key or not equals:
+            raise errors.InvalidFilter(option, each, "use KEY=JSON.")
+    return values
 
 
 def count_of(count: int, noun: str) -> str:

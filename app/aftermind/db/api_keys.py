@@ -1,11 +1,14 @@
 """Keys to the HTTP service, in Postgres and in a store of one process."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic
 from typing import ClassVar
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 
 from aftermind import errors
 from aftermind.db.audit.log import Trail
@@ -35,14 +38,20 @@ _REVOKE = text(
 _FIND = text(f"SELECT {_COLUMNS} FROM aftermind.api_key(:id)")
 _ANY = text("SELECT aftermind.has_api_keys() AS found")
 
+NODE_SECONDS = 0.25  # that a lookup waits for a node if there is another one
+PAUSE_SECONDS = 2.0  # that the primary is not asked after it did not answer, if there are replicas
+
 
 class PostgresApiKeys:
     """See `aftermind.api.api_keys`; a key is made and revoked with an entry in the trail. All raise
     `StoreUnavailable`.
+
+    Keys are looked up at `replicas` while the primary does not answer, so that recalls over HTTP are admitted then.
     """
 
-    def __init__(self, database: Database, *, trail: Trail | None = None) -> None:
-        self._database, self._trail = database, trail
+    def __init__(self, database: Database, *, replicas: Sequence[Database] = (), trail: Trail | None = None) -> None:
+        self._database, self._replicas, self._trail = database, replicas, trail
+        self._primary_from = 0.0  # time from which the primary is asked first
 
     async def add(
         self,
@@ -90,15 +99,35 @@ class PostgresApiKeys:
 
     async def find(self, key_id: str) -> tuple[ApiKey, bytes] | None:
         """A key of any namespace with the SHA-256 of its secret."""
-        async with self._database.transaction(read_only=True) as tx:
-            row = await pg(tx).row(_FIND, id=key_id)
+        row = await self._row(_FIND, id=key_id)
         return None if row is None else (_key(row), bytes(row.secret_sha256))
 
     async def any(self) -> bool:
         """Whether any namespace has ever had a key."""
-        async with self._database.transaction(read_only=True) as tx:
-            row = await pg(tx).row(_ANY)
+        row = await self._row(_ANY)
         return bool(row and row.found)
+
+    async def _row(self, statement: TextClause, **named: object) -> Row[tuple[object, ...]] | None:
+        """From the primary, else from a replica. A row that a replica lacks may be new: only the primary tells."""
+
+        async def read(node: Database) -> Row[tuple[object, ...]] | None:
+            async with node.transaction(read_only=True) as tx:
+                return await pg(tx).row(statement, **named)
+
+        if not self._replicas:
+            return await read(self._database)
+        if monotonic() >= self._primary_from:
+            with suppress(errors.Unavailable, TimeoutError):
+                async with asyncio.timeout(NODE_SECONDS):
+                    return await read(self._database)
+            self._primary_from = monotonic() + PAUSE_SECONDS
+        for node in self._replicas:
+            with suppress(errors.Unavailable, TimeoutError):
+                async with asyncio.timeout(NODE_SECONDS):
+                    row = await read(node)
+                if row is not None:
+                    return row
+        return await read(self._database)
 
     async def _noted(self, tx: Transaction, namespace: str, said: dict[str, Json]) -> None:
         if self._trail is not None:

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -31,6 +32,8 @@ NAMESPACE_COOKIE = "aftermind_namespace"  # of a browser whose key has the right
 TOKEN_PARAMETER = "token"  # of the query of an event stream
 COOKIE = "aftermind_key"  # of a browser that has signed in
 KEPT_SECONDS = 5.0  # how long a checked key is not asked for again: a revoked one is noticed after that
+WAIT_SECONDS = 0.25  # that a request waits for the database where it can be served without
+OUTAGE_SECONDS = 600.0  # how long a key that was valid here is admitted while no database node answers
 MAX_CACHED_KEYS = 10_000
 MAX_UNKNOWN_KEYS = 300  # a minute from one address, of all processes together; each costs a query
 TRUE = frozenset({"true", "1", "on", "t", "yes", "y"})  # as the framework reads them in a query
@@ -71,6 +74,20 @@ class Caller:
             raise errors.RightMissing(right, ", ".join(sorted(self.rights)))
 
 
+@dataclass(frozen=True, slots=True)
+class _CheckedKey:
+    """Result of a lookup: the key, or None. It is used until `until`; `at` is the time of the database's answer."""
+
+    key: ApiKey | None
+    at: float
+    until: float
+
+    def is_admitted_without_database(self, now: float) -> bool:
+        if self.key is None or now - self.at > OUTAGE_SECONDS:
+            return False
+        return self.key.expires_at is None or self.key.expires_at > datetime.now(UTC)
+
+
 @dataclass(slots=True)
 class Authenticator:
     """Checks API keys and caches the results for a few seconds. One per process."""
@@ -78,7 +95,7 @@ class Authenticator:
     memory: Memory
     shared: SharedRate
     _good: OrderedDict[bytes, None] = field(default_factory=OrderedDict)  # keys that were valid once, by hash
-    _kept: dict[bytes, tuple[float, ApiKey | None]] = field(default_factory=dict)  # by hash: a text may be of any size
+    _kept: dict[bytes, _CheckedKey] = field(default_factory=dict)  # by hash: a text may be of any size
     _closed_at: float | None = None  # time at which a key was first found; never reset
     _asked_at: float | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -86,23 +103,31 @@ class Authenticator:
     async def check(self, text: str, *, peer: str) -> ApiKey | None:
         """The key, or None. Raises `StoreUnavailable`, and `TooManyRequests` for a peer that tries many unknown keys.
 
-        A key that was valid here once is never limited, so others behind the same proxy are not locked out.
+        A key that was valid here once is never limited, so others behind the same proxy are not locked out. While no
+        database node answers, a key that was valid here in the last `OUTAGE_SECONDS` is admitted: it cannot be revoked
+        then, and recall and remember work without the database.
         """
         now, shown = time.monotonic(), hashlib.sha256(text.encode("utf-8", "replace")).digest()
         kept = self._kept.get(shown)
-        if kept is not None and kept[0] > now:
-            return kept[1]
+        if kept is not None and kept.until > now:
+            return kept.key
         if shown not in self._good:
             what = "unknown API keys per minute"
             await self.shared.take(f"unknown:{peer}", limit=MAX_UNKNOWN_KEYS, window_seconds=60.0, what=what)
-        found = await self.memory.api_keys.check(text)
+        known = kept if kept is not None and kept.is_admitted_without_database(now) else None
+        try:
+            async with asyncio.timeout(None if known is None else WAIT_SECONDS):
+                found = await self.memory.api_keys.check(text)
+        except (errors.Unavailable, TimeoutError):
+            if known is None:
+                raise
+            self._kept[shown] = replace(known, until=time.monotonic() + KEPT_SECONDS)
+            return known.key
         if found is not None:
             self._remember(shown)
-        if (
-            len(self._kept) >= MAX_CACHED_KEYS
-        ):  # keys are being guessed; good ones are cached again at their next request
-            self._kept.clear()
-        self._kept[shown] = (now + KEPT_SECONDS, found)
+        if len(self._kept) >= MAX_CACHED_KEYS:  # keys are being guessed
+            self._kept = {each: checked for each, checked in self._kept.items() if each in self._good}
+        self._kept[shown] = _CheckedKey(found, at=now, until=now + KEPT_SECONDS)
         return found
 
     async def check_stream_token(self, text: str, *, peer: str) -> tuple[ApiKey, StreamToken] | None:
@@ -214,7 +239,7 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
 
     A browser session's reads are one entry a minute and page, its edits one each. A program with a key is one entry an
     hour, user, action and detail: agents call many times a second, and the trail is kept for a year. An agent's access
-    does not fail with the database: recall and remember work without it.
+    does not fail with the database, nor wait for it: recall and remember work without it.
     """
     memory = await get_memory(request)
     if not memory.keeps_audit:
@@ -229,21 +254,53 @@ async def record_access(request: Request, who: Caller, action: Action, *, user_i
     elif who.is_session:
         await once(request, (who.actor, who.namespace, user_id, route, *detail.values()), add, SESSION_SECONDS)
     else:
-        with suppress(errors.Unavailable):
-            await once(request, (who.actor, who.namespace, user_id, action, *detail.values()), add, KEY_SECONDS)
+        what = (who.actor, who.namespace, user_id, action, *detail.values())
+        if not _was_done(request, what, KEY_SECONDS):
+            await _without_delay(request, once(request, what, add, KEY_SECONDS))
 
 
 async def once(request: Request, what: object, work: Callable[[], Awaitable[None]], seconds: float) -> None:
     """Do it, unless the same was done within this time. What raised was not done."""
-    if not hasattr(request.app.state, "recorded"):
-        request.app.state.recorded = {}
-    seen: dict[object, float] = request.app.state.recorded
-    if time.monotonic() - seen.get(what, float("-inf")) < seconds:
+    if _was_done(request, what, seconds):
         return
     await work()
+    seen: dict[object, float] = request.app.state.recorded
     if len(seen) > MAX_CACHED_KEYS:
         seen.clear()
     seen[what] = time.monotonic()
+
+
+def _was_done(request: Request, what: object, seconds: float) -> bool:
+    if not hasattr(request.app.state, "recorded"):
+        request.app.state.recorded = {}
+    seen: dict[object, float] = request.app.state.recorded
+    return time.monotonic() - seen.get(what, float("-inf")) < seconds
+
+
+async def _without_delay(request: Request, work: Coroutine[None, None, None]) -> None:
+    """Do it before the answer, or after `WAIT_SECONDS` beside it.
+
+    If the database failed or did not answer in that time, it is left out for some seconds, with no error.
+    """
+    state = request.app.state
+    if time.monotonic() < getattr(state, "recording_from", 0.0):
+        work.close()
+        return
+
+    async def attempt() -> bool:
+        with suppress(errors.Unavailable):
+            await work
+            return True
+        return False
+
+    task = asyncio.create_task(attempt(), name="aftermind audit entry")
+    if not hasattr(state, "recordings"):
+        state.recordings = set()  # the event loop holds its tasks weakly
+    state.recordings.add(task)
+    task.add_done_callback(state.recordings.discard)
+    done, _ = await asyncio.wait({task}, timeout=WAIT_SECONDS)
+    if not done or not task.result():
+        state.recording_from = time.monotonic() + KEPT_SECONDS
 
 
 def _action(request: Request, right: Right) -> Action:
