@@ -31,13 +31,24 @@ def make_folder(path: Path) -> None:
 
 def write(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
     """Replace a file in one step. What was there before, a symbolic link too, is replaced and not followed."""
-    with _temporary_file(path, data, mode) as made:
+    with writing(path, mode=mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[IO[bytes]]:
+    """As `write`, of what the block writes; after an error in the block the former file stays."""
+    with _temporary_file(path, mode) as (made, file):
+        yield file
+        _sync(file)
         made.replace(path)
 
 
 def create(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> bool:
     """Write a file where there is none; whether this call did. Of several processes one succeeds."""
-    with _temporary_file(path, data, mode) as made:
+    with _temporary_file(path, mode) as (made, file):
+        file.write(data)
+        _sync(file)
         try:
             os.link(made, path, follow_symlinks=False)
         except FileExistsError:
@@ -75,16 +86,18 @@ def open_for_append(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def _temporary_file(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+def _temporary_file(path: Path, mode: int) -> Iterator[tuple[Path, IO[bytes]]]:
     made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)  # whatever the umask is
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield made
+            yield made, file
     finally:
         with suppress(FileNotFoundError):
             made.unlink()
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -222,8 +222,10 @@ async def _both(first: Awaitable[T], second: Awaitable[object]) -> T:
     return cast(T, told)
 
 
-async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[str] = ()) -> Runtime:
-    """The runtime of a worker process, from settings; `consumed` are its queues.
+async def open_runtime(
+    settings: Settings, *, worker: str, consumed: Sequence[str] = (), concurrency: int | None = None
+) -> Runtime:
+    """The runtime of a worker process, from settings; `consumed` are its queues, `concurrency` its threads.
 
     Connects to nothing but the database, whose schema it checks.
     Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
@@ -286,7 +288,11 @@ async def open_runtime(settings: Settings, *, worker: str, consumed: Sequence[st
     if runtime.index is not None:
         runtime.closing.push_async_callback(runtime.index.close)
     announcing = keep_announcing(
-        link, keys, f"worker {worker}", announced_state(settings), process_description(*consumed)
+        link,
+        keys,
+        f"worker {worker}",
+        announced_state(settings, concurrency=concurrency),
+        process_description(*consumed),
     )
     task = asyncio.get_running_loop().create_task(announcing, name="aftermind key fingerprints")
     runtime.closing.push_async_callback(_cancel, task)

@@ -160,9 +160,9 @@ def _open(settings: Settings) -> Worker:
     observer = Counting()
     if _named is not None:
         observer.showing = FlowerReporter(_named[0], node=_named[1])
-    runtime = loop.run(open_runtime(settings, worker=name, consumed=_consumed))
-    runtime.observer = observer
     bells = _named[0].conf.worker_concurrency if _named is not None else None
+    runtime = loop.run(open_runtime(settings, worker=name, consumed=_consumed, concurrency=bells))
+    runtime.observer = observer
     live_places = _places(int(bells or celery_config.CONCURRENCY[queues.EXTRACT]))
     store_places = Places(max(int(bells or 0), celery_config.CONCURRENCY[queues.STORE]))
     return Worker(loop=loop, runtime=runtime, live_places=live_places, store_places=store_places)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import permutations
+from pathlib import Path
 
 from aftermind import errors
 from aftermind.api import address_resolution
@@ -53,9 +54,21 @@ def readable_fingerprints(settings: Settings) -> dict[str, list[str]]:
         return {}
 
 
-def announced_state(settings: Settings) -> dict[str, list[str]]:
-    """What a process announces: fingerprints of its keys, and the settings that decide what it derives."""
-    return {**readable_fingerprints(settings), SETTINGS: list_settings(settings)}
+def announced_state(settings: Settings, **options: object) -> dict[str, list[str]]:
+    """What a process announces: fingerprints of its keys, its settings, and options of its command.
+
+    The settings that decide what it derives come first, then the others that differ from their defaults. Secrets and
+    addresses are left out.
+    """
+    others = {
+        name: value
+        for name, value in settings.model_dump(exclude_defaults=True).items()
+        if name not in COMPARED_SETTINGS
+        and not name.endswith("_url")  # it may have a password
+        and isinstance(value, str | int | float | Path)
+    }
+    listed = [f"{name}={value}" for name, value in {**others, **options}.items() if value is not None]
+    return {**readable_fingerprints(settings), SETTINGS: [*list_settings(settings), *listed]}
 
 
 def process_description(*queues: str) -> Callable[[], list[str]]:
@@ -105,12 +118,16 @@ def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, st
 
 
 def find_other_settings(processes: Mapping[str, Fingerprints], ours: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Processes whose settings in force differ from ours, with theirs."""
+    """Processes whose compared settings differ from ours, with theirs."""
     found = [
-        (name, [each for each in announced.get(SETTINGS, ()) if each not in ours])
+        (name, [each for each in announced.get(SETTINGS, ()) if _is_compared(each) and each not in ours])
         for name, announced in processes.items()
     ]
     return [(name, differing) for name, differing in sorted(found) if differing]
+
+
+def _is_compared(announced: str) -> bool:
+    return announced.partition("=")[0] in COMPARED_SETTINGS
 
 
 def _fingerprint(setting: str, key: bytes) -> str:

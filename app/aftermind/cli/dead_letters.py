@@ -2,7 +2,7 @@
 
 import contextlib
 import getpass
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
@@ -202,15 +202,15 @@ async def _find_id(memory: Memory, given: str) -> JobId:
     with contextlib.suppress(ValueError):
         return JobId(UUID(given))
     listed = await memory.dead_letters.list(JobFilter(), limit=MAX_SEARCHED)
-    if (found := match_short_id(listed, given)) is None:
+    if (found := match_short_id([job.id for job in listed], given)) is None:
         why = "it is not the end of one dead letter's id; `aftermind dead-letters list --wide` has whole ids."
         raise errors.InvalidFilter("job", given, why)
     return found
 
 
-def match_short_id(listed: Sequence[Job], given: str) -> JobId | None:
-    """The id of the one job whose id ends with the given text; None if there is none, or several."""
-    found = [job.id for job in listed if len(given) >= MIN_ID_CHARACTERS and str(job.id).endswith(given)]
+def match_short_id(ids: Iterable[JobId], given: str) -> JobId | None:
+    """The one id that ends with the given text; None if there is none, or several."""
+    found = [each for each in set(ids) if len(given) >= MIN_ID_CHARACTERS and str(each).endswith(given)]
     return found[0] if len(found) == 1 else None
 
 

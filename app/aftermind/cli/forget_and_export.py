@@ -2,6 +2,9 @@
 
 import asyncio
 import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +29,7 @@ NOT_SEARCHED = (
     "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
 )
 
+USERS_PER_PAGE = 1_000
 OTHER_FORMATS = {".csv", ".feather", ".parquet", ".tsv", ".xls", ".xlsx", ".xml", ".yaml", ".yml", ".zip"}
 
 OwnerView = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
@@ -75,16 +79,25 @@ def export(
         str | None, typer.Option("--to", "-o", help="Output file, or s3://bucket/key. Default: the terminal.")
     ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="Every user of the namespace, each as a line of JSON.")
+    ] = False,
 ) -> dict[str, str | int]:
     """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs.
 
     `aftermind ingest` reads the messages of such a file again. Credentials and endpoint of S3 are those of the AWS
     tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3.
     """
-    _check(user, anonymous=anonymous)
     if to is not None and Path(to).suffix.lower() in OTHER_FORMATS:
         why = f"{to}: an export is JSON. Name a .json file; pandas.json_normalize makes tables of its parts."
         raise errors.InvalidInput(why)
+    if all_users:
+        if user is not None or anonymous:
+            raise errors.InvalidFilter("user", user, "--all-users exports every user. Leave the other option out.")
+        return _export_all(namespace, to, vectors=vectors)
+    if user is None and not anonymous:
+        raise errors.InvalidFilter("user", None, "set --user ID, --anonymous or --all-users.")
+    _check(user, anonymous=anonymous)
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:
@@ -105,6 +118,36 @@ def export(
         private_files.write(path, data + b"\n")  # mode 0600: the file has all content of the user
     out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
     return {"to": to, "episodes": len(taken.episodes), "facts": len(taken.facts)}
+
+
+def _export_all(namespace: str | None, to: str | None, *, vectors: bool) -> dict[str, str | int]:
+    """One line for each user, written as it is read: a tenant need not fit into memory."""
+    if to is not None and to.startswith("s3://"):
+        raise errors.InvalidFilter("to", to, "with --all-users it is a file. Copy it to S3 afterwards.")
+
+    async def work(memory: Memory) -> dict[str, str | int]:
+        counts = Counter[str](users=0, episodes=0, facts=0)
+        with nullcontext(sys.stdout.buffer) if to is None else private_files.writing(Path(to)) as file:
+            async for user in _each_user(memory, namespace):
+                await terminal.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
+                taken = await memory.export(user_id=user, namespace=namespace, vectors=vectors)
+                file.write(orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_NON_STR_KEYS) + b"\n")
+                counts.update(users=1, episodes=len(taken.episodes), facts=len(taken.facts))
+        return {"to": to or "", **counts}
+
+    done = terminal.with_memory(work)
+    if to is None:
+        raise typer.Exit
+    out.print(f"{done['episodes']:,} messages and {done['facts']:,} facts of {done['users']:,} users are in {to}.")
+    return done
+
+
+async def _each_user(memory: Memory, namespace: str | None) -> AsyncIterator[str | None]:
+    after: str | None = None
+    while page := await memory.users(namespace=namespace, after=after, limit=USERS_PER_PAGE):
+        for each in page:
+            yield each.user_id
+        after = page[-1].user_id or ""
 
 
 @terminal.with_json
@@ -177,7 +220,7 @@ def verify_erasure(
         return await memory.verify_erasure(*(texts or ()), user_id=user, namespace=namespace)
 
     found = terminal.with_memory(work)
-    table = _places("place", "searched", "found", "of the user", "")
+    table = _places("place", "searched", "found", "of the user", "result")
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
     terminal.show(table)
@@ -188,7 +231,7 @@ def verify_erasure(
 
 
 def _show_proof(proof: ErasureProof) -> None:
-    table = _places("place", "searched", "before", "after", "of the user", "")
+    table = _places("place", "searched", "before", "after", "of the user", "result")
     earlier = {place.name: place for place in proof.before.places}
     for place in proof.after.places:
         before = earlier.get(place.name, place)

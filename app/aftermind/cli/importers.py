@@ -52,6 +52,7 @@ class FileTurn:
     place: FilePosition
     agent_id: str | None = None
     save: tuple[str, ...] | None = None  # of `remember`
+    namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +115,15 @@ def _chats(data: bytes) -> list[Any] | None:  # Any: JSON
     first = found[0] if isinstance(found, list) and found else found
     if not isinstance(first, dict):
         return None
-    if isinstance(found, dict) and isinstance(found.get("episodes"), list) and "scope" in found:
+    if isinstance(found, dict) and _is_export(found):
         return _exported(found)
     if isinstance(found, list) and "role" in first:
         return [{"messages": found}]
     return (found if isinstance(found, list) else [found]) if "messages" in first else None
+
+
+def _is_export(found: Mapping[str, Any]) -> bool:  # Any: JSON
+    return isinstance(found.get("episodes"), list) and "scope" in found
 
 
 def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
@@ -132,6 +137,7 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
         {
             "id": f"export {each[0].get('id')}",
             **{name: each[0]["scope"].get(name) for name in ("user_id", "session_id", "agent_id")},
+            "namespace": owner.get("namespace"),
             "save": _saved(each[0]),
             "messages": [_exported_message(one) for one in each],
         }
@@ -193,7 +199,9 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
             continue
         place = FilePosition(file=path, line=number)
         try:
-            yield from _conversation(_object(line), place, user, session)
+            found = _object(line)
+            for each in _exported(found) if _is_export(found) else [found]:
+                yield from _conversation(each, place, user, session)
         except UnreadableConversation as exc:
             yield BadLine(place=place, reason=str(exc))
 
@@ -229,7 +237,7 @@ def _conversation(
         raise UnreadableConversation("metadata is a JSON object")
     dated = [_dated(message, at, metadata) for message in messages]
     turns = _exchanges(dated)
-    agent, save = _label(found, "agent_id", None), found.get("save")
+    agent, space, save = _label(found, "agent_id", None), _label(found, "namespace", None), found.get("save")
     if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
@@ -243,6 +251,7 @@ def _conversation(
             place=place,
             agent_id=agent,
             save=None if save is None else tuple(save),
+            namespace=space,
         )
         for index, turn in enumerate(turns)
     ]

@@ -33,7 +33,7 @@ SAMPLE = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        help="OpenAI chats as JSONL or as a JSON list, LoCoMo JSON, or a JSON file of `aftermind export`; also as "
+        help="OpenAI chats as JSONL or as a JSON list, LoCoMo JSON, or a file of `aftermind export`; also as "
         "s3://bucket/key.",
         show_default=False,
     ),
@@ -91,6 +91,8 @@ def ingest(
     wait: Wait = True,
 ) -> Ingested:
     """Remember conversations from files, and wait until they are stored, embedded and extracted.
+
+    An export is stored in its own namespace, unless --namespace names another one.
 
     Repeating the command resumes where it stopped: no turn is stored twice. Invalid lines are reported and skipped, and
     the exit code is 1. It is also 1 if the command stops waiting because there is no progress; nothing is lost, and the
@@ -176,13 +178,14 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
 
 async def _count_known(memory: Memory, turns: Iterable[FileTurn], namespace: str | None) -> int | None:
     """Messages of these turns that were accepted before; None while the store is away."""
-    ids = dict[str | None, list[EpisodeId]]()
+    ids = dict[tuple[str | None, str | None], list[EpisodeId]]()  # by namespace and user
     for turn in turns:
         with suppress(errors.InvalidInput):  # reported when it is handed over
-            scope = Scope(namespace=namespace or memory.namespace, user_id=turn.user_id)
-            ids.setdefault(turn.user_id, []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
+            space = namespace or turn.namespace
+            scope = Scope(namespace=space or memory.namespace, user_id=turn.user_id)
+            ids.setdefault((space, turn.user_id), []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
     try:
-        found = [await memory.get(*each, user_id=user, namespace=namespace) for user, each in ids.items()]
+        found = [await memory.get(*each, user_id=user, namespace=space) for (space, user), each in ids.items()]
     except errors.StoreUnavailable:
         return None
     return sum(each is not None for known in found for each in known)
@@ -225,7 +228,7 @@ async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done:
             user_id=turn.user_id,
             session_id=turn.session_id,
             agent_id=turn.agent_id,
-            namespace=namespace,
+            namespace=namespace or turn.namespace,
             idempotency_key=turn.key,
             save=turn.save,
         )
@@ -235,7 +238,7 @@ async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done:
     done.queued += 1
     done.messages += len(turn.messages)
     done.spooled += receipt.spooled
-    done.users.add((namespace, turn.user_id))
+    done.users.add((namespace or turn.namespace, turn.user_id))
 
 
 async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) -> None:

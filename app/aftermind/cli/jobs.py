@@ -1,6 +1,7 @@
 """`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
@@ -14,11 +15,21 @@ from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState
-from aftermind.types.job_admin import JobAction, JobActionResult, JobPause, ProcessInfo, StageLatency, Timeline
+from aftermind.types.job import LEASE_LOST
+from aftermind.types.job_admin import (
+    JobAction,
+    JobActionResult,
+    JobPause,
+    PendingTurn,
+    ProcessInfo,
+    StageLatency,
+    Timeline,
+)
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+MAX_PENDING_SEARCHED = 1_000  # turns in Redis, the oldest first
 FULL_ID_CHARACTERS = 32  # a UUID without hyphens
 
 States = Annotated[list[JobState] | None, typer.Option("--state", "-s", help="In this state. May be repeated.")]
@@ -53,22 +64,72 @@ def list_(
     limit: dead_letters.Limit = 50,
     wide: terminal.Wide = False,
 ) -> Sequence[Job]:
-    """List jobs, the latest change first."""
+    """List jobs, the latest change first.
+
+    Accepted turns that are not stored yet wait in Redis and have no row: the table lists them first, as pending.
+    `--json` has the rows only.
+    """
     wanted = _filter(state, ids, kind, error, namespace, user, since)
 
-    async def work(memory: Memory) -> tuple[Sequence[Job], Sequence[JobPause]]:
+    async def work(memory: Memory) -> tuple[Sequence[Job], Sequence[PendingTurn], Sequence[JobPause]]:
         found = await memory.job_admin.list(wanted, limit=limit)
-        return found, await memory.job_admin.pauses(namespace=wanted.namespace)
+        turns = await _pending_turns(memory, wanted, limit)
+        stored = {job.id for job in found}
+        paused = await memory.job_admin.pauses(namespace=wanted.namespace)
+        return found, [turn for turn in turns if turn.job_id not in stored], paused
 
-    found, paused = terminal.with_memory(work)
-    spaces = wanted.namespace is None and any(job.scope.namespace != Settings().namespace for job in found)
+    found, pending, paused = terminal.with_memory(work)
+    namespaces = {*(job.scope.namespace for job in found), *(turn.owner.namespace for turn in pending)}
+    spaces = wanted.namespace is None and bool(namespaces - {Settings().namespace})
     titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
     shown = terminal.make_table(*titles, flexible="detail")
+    for turn in pending:
+        shown.add_row(*_pending_row(turn, with_namespace=spaces, wide=wide), terminal.one_line(_reason(turn, paused)))
     for job in found:
         shown.add_row(*_row(job, with_namespace=spaces, wide=wide), terminal.one_line(_detail(job, paused)))
     terminal.show(shown, wide=wide)
     terminal.note_limit(found, limit)
     return found
+
+
+async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Sequence[PendingTurn]:
+    """Turns without a row that the filter of jobs means too."""
+    rows_only = wanted.error is not None or wanted.since is not None
+    if rows_only or (wanted.states and JobState.QUEUED not in wanted.states):
+        return []
+    if wanted.kinds and JobKind.STORE not in wanted.kinds:
+        return []
+    try:
+        found = await memory.job_admin.pending_turns(namespace=wanted.namespace, limit=MAX_PENDING_SEARCHED)
+    except errors.RedisUnavailable as exc:
+        terminal.warn(f"turns that are not stored yet are not listed. {exc}")
+        return []
+    fitting = [
+        turn
+        for turn in found
+        if wanted.user_id in (None, turn.owner.user_column) and (not wanted.ids or turn.job_id in wanted.ids)
+    ]
+    return fitting[:limit]
+
+
+def _pending_row(turn: PendingTurn, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
+    user = turn.owner.user_id or "-"
+    return (
+        str(turn.job_id) if wide else terminal.short_id(turn.job_id),
+        "running" if turn.worker else "pending",
+        JobKind.STORE,
+        terminal.when(turn.accepted_at),
+        "",
+        *([escape(turn.owner.namespace)] if with_namespace else []),
+        escape(user if wide else dead_letters.shorten(user)),
+    )
+
+
+def _reason(turn: PendingTurn, paused: Sequence[JobPause]) -> str:
+    if turn.worker:
+        return f"running at {turn.worker}"
+    pause = next((each for each in paused if each.covers(JobKind.STORE, turn.owner.namespace)), None)
+    return pause.summary() if pause is not None else "waits in Redis for a store worker"
 
 
 @jobs.command()
@@ -105,7 +166,11 @@ async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
     if not dead_letters.MIN_ID_CHARACTERS <= len(given) < FULL_ID_CHARACTERS:
         return given
     listed = await memory.job_admin.list(JobFilter(namespace=namespace), limit=dead_letters.MAX_SEARCHED)
-    return str(dead_letters.match_short_id(listed, given) or given)
+    ids = [job.id for job in listed]
+    with suppress(errors.RedisUnavailable):
+        pending = await memory.job_admin.pending_turns(namespace=namespace, limit=MAX_PENDING_SEARCHED)
+        ids += [turn.job_id for turn in pending]
+    return str(dead_letters.match_short_id(ids, given) or given)
 
 
 @jobs.command()
@@ -215,7 +280,9 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
     kinds = _kinds(kind, queue)
     resumed = [each for each in kinds if terminal.with_memory(_resuming(each, namespace))]
     if not resumed:
-        raise errors.InvalidFilter("kind", queue or kind, "there is no such pause; `aftermind jobs pauses` lists them.")
+        given = {"namespace": namespace, "queue": queue, "kind": kind}
+        name, value = next(((name, value) for name, value in given.items() if value), ("kind", "all"))
+        raise errors.InvalidFilter(name, value, "there is no such pause; `aftermind jobs pauses` lists them.")
     for each in resumed:
         out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
     return _pauses()
@@ -306,7 +373,8 @@ def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     pause = next((each for each in paused if each.covers(job.kind, job.scope.namespace)), None)
     if pause is not None and job.state in (JobState.QUEUED, JobState.RETRYING):
         return pause.summary()
-    return (job.note if job.state is JobState.DISCARDED else job.error or job.note) or ""
+    lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""
+    return (job.note if job.state is JobState.DISCARDED else job.error or job.note or lost) or ""
 
 
 def _row(job: Job, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:

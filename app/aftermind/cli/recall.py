@@ -62,7 +62,12 @@ def recall(
     recall_id: Annotated[
         str | None, typer.Option("--recall-id", help="Explain an earlier recall: repeat it as of its time.")
     ] = None,
+    in_session: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
     role: Annotated[list[str] | None, typer.Option(help="Only messages with this role; may be repeated.")] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="KEY=JSON: only messages whose metadata has this; may be repeated.")
+    ] = None,
+    min_score: Annotated[float, typer.Option(help="Only messages and facts with this score, from 0 to 1.")] = 0.0,
     since: Annotated[datetime | None, typer.Option(help="Only messages from this time on (UTC).")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only messages before this time (UTC).")] = None,
     known_at: KnownAt = None,
@@ -80,7 +85,10 @@ def recall(
             namespace=namespace,
             token_budget=budget,
             mode=mode,
+            in_session=in_session,
             roles=role or None,
+            metadata=terminal.parse_pairs("metadata", metadata or ()) or None,
+            min_score=min_score,
             since=_in_utc(since),
             until=_in_utc(until),
             known_at=_in_utc(known_at),

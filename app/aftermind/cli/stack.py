@@ -170,6 +170,8 @@ def status() -> object:
         out.print("No embedded stack has run here yet. `aftermind up` starts one.")
         raise terminal.ExitWithResult(1, components)
     terminal.show(table(components))
+    if any(each.restarts for each in components):
+        out.print("[dim]`aftermind logs supervisor` shows when and how each process ended.[/]")
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         stack_processes.print_addresses(settings, has_keys=is_database_up and has_keys())

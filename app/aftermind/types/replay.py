@@ -68,9 +68,10 @@ class JobFilter:
     """Which jobs are meant. What is None or empty does not narrow; all that is given has to fit.
 
     Without `states`, each call means those that it is about: dead letters, or jobs of any state. `error` is text that
-    the error holds, without regard to case. `since` and `until` bound when the job died (of any other job: when it
-    changed last). `action_id` is that of the operator's action which discarded the job. A `user_id` without
-    `namespace` is refused: there may be one of that name in each.
+    the error holds, without regard to case; `lease_lost` also finds jobs that lost a lease, whatever became of them.
+    `since` and `until` bound when the job died (of any other job: when it changed last). `action_id` is that of the
+    operator's action which discarded the job. A `user_id` without `namespace` is refused: there may be one of that name
+    in each.
     """
 
     ids: tuple[JobId, ...] = ()

@@ -151,6 +151,28 @@ async def test_processes_with_different_keys_are_bad(database: Database, redis_u
     assert not any(secret in text for secret in (OLD, NEW, "a master key"))
 
 
+async def test_a_process_announces_its_settings_without_addresses_and_secrets(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = settings_of(database, database.relay_url, redis_url, tmp_path).model_copy(
+        update={"extract_quiet_seconds": 3.5, "openai_base_url": "https://me:secret@models.example"}
+    )
+    worker = await open_runtime(settings, worker="one", concurrency=7)
+    async with Memory(settings=settings) as memory:
+
+        async def announced() -> tuple[str, ...]:
+            return next((each.settings for each in await memory.job_admin.processes()), ())
+
+        listed = await wait_until(announced, description="the process is announced")
+    other_quiet = settings.model_copy(update={"extract_quiet_seconds": 1.0})
+    same, other = [await found(each, "settings") for each in (settings, other_quiet)]
+    await worker.close()
+
+    assert {"extract_quiet_seconds=3.5", "concurrency=7", f"embedder={settings.embedder}"} <= set(listed)
+    assert "secret" not in str(listed)
+    assert same == other == []
+
+
 async def test_a_damaged_key_file_does_not_keep_a_worker_from_starting(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

@@ -1,7 +1,9 @@
 """Commands on a store without servers: what is kept, and at which time it was known."""
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
@@ -89,3 +91,55 @@ def test_a_memory_without_a_store_names_the_setting() -> None:
     assert "AFTERMIND_DATABASE_URL" in done.stderr
     assert "url=None" not in done.stderr
     assert "AFTERMIND_STATE_DIR" in done.stderr
+
+
+def test_recall_takes_a_session_metadata_and_a_threshold(tmp_path: Path) -> None:
+    store, file = f"sqlite:{tmp_path / 'memory.db'}", tmp_path / "chats.jsonl"
+    chats = [
+        {"user_id": "ann", "session_id": name, "metadata": {"topic": name}, "messages": [said(f"Oslo in {name}.")]}
+        for name in ("spring", "autumn")
+    ]
+    file.write_text("\n".join(map(json.dumps, chats)))
+    assert command(store, "ingest", str(file)).returncode == 0
+
+    def recall(*options: str) -> str:
+        return command(store, "recall", "Oslo", "--user", "ann", *options).stdout
+
+    assert all(name in recall() for name in ("spring", "autumn"))
+    for options in (("--in-session", "spring"), ("--metadata", 'topic="spring"')):
+        assert "spring" in recall(*options)
+        assert "autumn" not in recall(*options)
+    assert "No matches" in recall("--min-score", "1", "--in-session", "winter")
+    refused = command(store, "recall", "Oslo", "--user", "ann", "--metadata", "topic=spring")
+    assert refused.returncode == 2
+    assert "--metadata 'name=" in refused.stderr
+
+
+def test_a_tenant_is_exported_and_comes_back_into_its_namespace(tmp_path: Path) -> None:
+    first, second = (f"sqlite:{tmp_path / name}" for name in ("first.db", "second.db"))
+    file, taken = tmp_path / "chats.jsonl", tmp_path / "acme.jsonl"
+    users = ["ann", "bob", None]
+    file.write_text("\n".join(json.dumps({"user_id": user, "messages": [said(f"I am {user}.")]}) for user in users))
+    assert command(first, "ingest", str(file), "--namespace", "acme").returncode == 0
+    assert command(first, "remember", "I am of another tenant.", "--user", "eve").returncode == 0
+
+    exported = command(first, "export", "--all-users", "--namespace", "acme", "--to", str(taken))
+    lines = command(first, "export", "--all-users", "--namespace", "acme").stdout.splitlines()
+    refused = command(first, "export", "--all-users", "--user", "ann")
+    ingested = command(second, "ingest", str(taken))
+    listed = {space: command(second, "users", "--namespace", space).stdout for space in ("acme", "default")}
+    elsewhere = command(second, "ingest", str(taken), "--namespace", "other")
+
+    assert "3 messages and" in exported.stdout, exported.stderr
+    assert taken.stat().st_mode & 0o777 == 0o600
+    assert [json.loads(line)["scope"]["user_id"] for line in lines] == [None, "ann", "bob"]
+    assert refused.returncode == 2
+    assert ingested.returncode == 0, ingested.stderr
+    assert all(name in listed["acme"] for name in ("(anonymous)", "ann", "bob"))
+    assert "No users." in listed["default"]
+    assert elsewhere.returncode == 0
+    assert "ann" in command(second, "users", "--namespace", "other").stdout
+
+
+def said(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}

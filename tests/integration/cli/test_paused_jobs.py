@@ -189,3 +189,48 @@ async def test_a_backlog_is_reported_with_a_queue_that_a_worker_can_be_started_f
     assert "--queues memory.extract`" in remedies["summarise jobs"]
     assert "--queues memory.embed`" in remedies["index jobs"]
     assert "Too few workers process them, or none." in remedies["index jobs"]
+
+
+@pytest.mark.usefixtures("environment")
+def test_turns_that_are_not_stored_yet_are_listed_and_found_by_their_short_ids() -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    assert run(app, ["jobs", "pause", "--namespace", "acme", "--reason", "contract"]).exit_code == 0
+    for space in ("acme", "beta"):
+        assert run(app, ["remember", "I like tea.", "--user", "pz", "--namespace", space]).exit_code == 0
+
+    listed = run(app, ["jobs", "list", "--namespace", "acme", "--user", "pz"]).output
+    queued = run(app, ["jobs", "list", "--state", "queued", "--wide"]).output
+    [row] = [line for line in listed.splitlines() if "pending" in line]
+    timeline = run(app, ["jobs", "timeline", row.split()[0], "--namespace", "acme"])
+    others = [["--state", "dead"], ["--kind", "embed"], ["--user", "unknown"], ["--error", "x"]]
+    elsewhere = [run(app, ["jobs", "list", *filters]).output for filters in others]
+
+    assert re.search("paused by .+ since .+: contract", listed)
+    assert [line.split()[5] for line in queued.splitlines() if "pending" in line] == ["acme", "beta"]
+    assert "waits in Redis for a store worker" in queued
+    assert timeline.exit_code == 0, timeline.exception
+    assert "accepted" in timeline.output
+    assert not any("pending" in text for text in elsewhere)
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_pause_that_does_not_exist_is_named_in_the_error() -> None:
+    resumed = CliRunner().invoke(make_app_for(FAMILIES), ["jobs", "resume", "--namespace", "nosuch"])
+
+    assert "namespace='nosuch'" in str(resumed.exception)
+
+
+@pytest.mark.usefixtures("environment")
+def test_jobs_that_lost_a_lease_are_found_and_shown(database: Database) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    psql(database.url, OLD_JOB.format(position="1"), "UPDATE aftermind.jobs SET lost_leases = 2")
+    psql(database.url, OLD_JOB.format(position="2"))
+
+    found = run(app, ["jobs", "list", "--error", "lease", "--wide"]).output
+    other = run(app, ["jobs", "list", "--error", "timeout", "--wide"]).output
+
+    assert [line for line in found.splitlines() if "extract" in line] == [
+        line for line in found.splitlines() if "lease_lost: 2 times" in line
+    ]
+    assert "lease_lost: 2 times" in found
+    assert "extract" not in other

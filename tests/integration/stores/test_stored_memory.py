@@ -23,6 +23,7 @@ from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.receipt import StepState
 from aftermind.testing import ScriptedChatModel
 from aftermind.types import JobKind, JobState
+from aftermind.types.replay import JobFilter
 from tests.support.journals import sql_url
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -158,8 +159,12 @@ async def test_a_job_whose_process_was_killed_runs_again_after_the_restart(url: 
 
         await wait_until(lives_in, timeout=180, description="the fact of the killed job")
         jobs = await memory.jobs.list(user_id="user 0", kinds=[JobKind.EXTRACT])
+        lost = await memory.job_admin.list(JobFilter(error="lease_lost", kinds=(JobKind.EXTRACT,)))
+        other = await memory.job_admin.list(JobFilter(error="timeout"))
 
     assert [(job.state, job.lost_leases) for job in jobs] == [(JobState.DONE, 1)]
+    assert [job.id for job in lost] == [job.id for job in jobs]
+    assert not other
 
 
 async def test_one_store_serves_one_memory_at_a_time(url_of_one: str, tmp_path: Path) -> None:

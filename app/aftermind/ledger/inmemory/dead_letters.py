@@ -11,7 +11,7 @@ from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.ledger import jobs_table, put_record
 from aftermind.ledger.replay_protocol import check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState
-from aftermind.types.job import check_transition
+from aftermind.types.job import LEASE_LOST_ERROR, check_transition
 from aftermind.types.job_admin import JobActionId
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
@@ -94,8 +94,12 @@ def fits(record: job_records.Record, wanted: JobFilter, states: Sequence[str]) -
         and (not wanted.ids or job.id in wanted.ids)
         and (not wanted.kinds or job.kind in wanted.kinds)
         and (not wanted.reasons or job.reason_code in wanted.reasons)
-        and (wanted.error is None or wanted.error.lower() in (job.error or "").lower())
+        and (wanted.error is None or _has_error(job, wanted.error.lower()))
         and all(one is None or one == other for one, other in given.values())
         and (wanted.since is None or job.updated_at >= wanted.since)
         and (wanted.until is None or job.updated_at < wanted.until)
     )
+
+
+def _has_error(job: Job, text: str) -> bool:
+    return text in (job.error or "").lower() or (job.lost_leases > 0 and text in LEASE_LOST_ERROR)
