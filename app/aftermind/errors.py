@@ -22,6 +22,7 @@ AftermindError
 │   │   └── RateLimited     429, with the provider's Retry-After
 │   ├── ProviderPaused      no request was sent: the budget is spent, or the breaker is open
 │   ├── ReceiptTimeout      the write is safe, but was not completed within the timeout
+│   ├── DrainTimeout        the same, of all writes of a user
 │   └── StackError          a component of the embedded stack
 ├── Refused                 valid, but not permitted or not possible
 │   ├── QueueFull, SpoolFull
@@ -317,6 +318,20 @@ class ReceiptTimeout(Unavailable):
     def __init__(self, job_id: UUID, step: str, timeout: float, state: str) -> None:
         self.job_id, self.step, self.timeout, self.state = job_id, step, timeout, state
         super().__init__(f"{step} of job {job_id} not completed within {timeout:g} s; it is {state}. The turn is safe.")
+
+
+class DrainTimeout(Unavailable):
+    """Work for a user was not completed in time: `pending_turns` are not stored yet, `jobs` are later steps.
+
+    Everything that was accepted is safe.
+    """
+
+    def __init__(self, user_id: str | None, timeout: float, *, pending_turns: int, jobs: int) -> None:
+        self.user_id, self.timeout, self.pending_turns, self.jobs = user_id, timeout, pending_turns, jobs
+        super().__init__(
+            f"user {user_id!r}: after {timeout:g} s, pending turns: {pending_turns}, unfinished jobs: {jobs}. "
+            "Nothing is lost. Do workers run? See `aftermind status`."
+        )
 
 
 class StackError(Unavailable):

@@ -298,8 +298,8 @@ class Memory:
         self,
         block: RecallBlock | None = None,
         *,
-        helpful: Iterable[UUID | str] = (),
-        unhelpful: Iterable[UUID | str] = (),
+        helpful: Iterable[UUID | str | Match] = (),
+        unhelpful: Iterable[UUID | str | Match] = (),
         user_id: str | None = None,
         namespace: str | None = None,
         group: str | None = None,
@@ -308,9 +308,10 @@ class Memory:
     ) -> Receipt:
         """Count which episodes and facts of a block helped to answer, and which did not; handed over as a turn is.
 
-        `block` None: the ids are not compared with a block. Feedback changes the confidence of learned procedures, and
-        the order of matches if `recall_feedback_weight` is set. What is about no episode or fact of the user has no
-        effect and leaves no row. Raises `InvalidFeedback`, and the errors of `remember`.
+        They are named by their ids, or by matches of the block. `block` None: the ids are not compared with a block.
+        Feedback changes the confidence of learned procedures, and the order of matches if `recall_feedback_weight` is
+        set. What is about no episode or fact of the user has no effect and leaves no row. Raises `InvalidFeedback`, and
+        the errors of `remember`.
         """
         given = feedback_validation.checked(block, helpful, unhelpful)
         scope = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
@@ -445,9 +446,10 @@ class Memory:
     ) -> list[Episode]:
         """Episodes that fit every filter: the best matches of a query, best first, else the newest, oldest first.
 
-        Filters are those of `recall`, and `session_id` and `agent_id`. Without a query `before` pages back,
-        as in `history`, and `undone` False leaves out what was undone, which a query never finds. Raises
-        `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
+        A query ranks and excludes nothing: up to `limit` episodes are returned, the last of them with little in common.
+        `recall_scored(query, min_score=…)` has a threshold. Filters are those of `recall`, and `session_id` and
+        `agent_id`. Without a query `before` pages back, as in `history`, and `undone` False leaves out what was undone,
+        which a query never finds. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
         filters = RecallOptions(
@@ -599,6 +601,15 @@ class Memory:
     async def progress(self, *, user_id: str | None = None, namespace: str | None = None) -> Progress:
         """How far the user's turns have come: stored, embedded, mined for facts."""
         return await health.progress(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
+
+    async def drain(self, *, user_id: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
+        """Wait until everything that was remembered of a user is stored, embedded and mined for facts.
+
+        For tests and scripts. Raises `DrainTimeout` after `timeout` seconds, and `StoreUnavailable`.
+        """
+        await health.drain(
+            self._parts, self._parts.scope(namespace=namespace, user_id=user_id), timeout_seconds=timeout
+        )
 
     async def health(self) -> Health:
         """How every component is, and what waits to be done. Takes two seconds at most, and never raises."""

@@ -388,6 +388,7 @@ class Memory(_Face):
     past_events = _blocking(AsyncMemory.past_events)
     event_cursor = _blocking(AsyncMemory.event_cursor)
     progress = _blocking(AsyncMemory.progress)
+    drain = _blocking(AsyncMemory.drain)
     health = _blocking(AsyncMemory.health)
     forget = _blocking(AsyncMemory.forget)
     undo = _blocking(AsyncMemory.undo)

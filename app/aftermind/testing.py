@@ -1,18 +1,14 @@
-"""For users' own tests: a model with scripted answers, and waiting for background work."""
+"""For users' own tests: a model with scripted answers."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from aftermind import errors
 from aftermind.llm.protocols import ChatReply, ToolCall, Usage
-from aftermind.memory import Memory
 
-__all__ = ["ChatReply", "Scripted", "ScriptedChatModel", "ToolCall", "drain"]
+__all__ = ["ChatReply", "Scripted", "ScriptedChatModel", "ToolCall"]
 
 Scripted = str | ToolCall | ChatReply | Exception | Callable[[Sequence[Mapping[str, Any]]], str]  # Any: chat messages
-
-POLL_SECONDS = 0.02
 
 
 class ScriptedChatModel:
@@ -30,12 +26,18 @@ class ScriptedChatModel:
         self.tools: list[list[Mapping[str, Any]]] = []  # Any: tools as JSON
         self._replies = list(replies)
 
-    async def complete(
+    async def stream(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),  # Any: as above
-    ) -> ChatReply:
-        """The next reply."""
+    ) -> AsyncIterator[str | ChatReply]:
+        """The next reply word by word, and whole at the end."""
+        reply = self._next(messages, tools)
+        for index, word in enumerate(reply.content.split(" ") if reply.content else ()):
+            yield word if index == 0 else f" {word}"
+        yield reply
+
+    def _next(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> ChatReply:
         self.calls.append([dict(message) for message in messages])
         self.tools.append([dict(tool) for tool in tools])
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
@@ -48,31 +50,5 @@ class ScriptedChatModel:
         text = reply if isinstance(reply, str) else reply(messages)
         return ChatReply(content=text, usage=self._usage(text))
 
-    async def stream(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),  # Any: as above
-    ) -> AsyncIterator[str | ChatReply]:
-        """The next reply word by word, and whole at the end."""
-        reply = await self.complete(messages, tools)
-        for index, word in enumerate(reply.content.split(" ") if reply.content else ()):
-            yield word if index == 0 else f" {word}"
-        yield reply
-
     def _usage(self, text: str) -> Usage:
         return Usage(model=self.name, tokens_out=len(text.split()))
-
-
-async def drain(
-    memory: Memory, *, user_id: str | None = None, namespace: str | None = None, timeout: float = 30.0
-) -> None:
-    """Wait until everything that was remembered of a user is stored, embedded and mined for facts.
-
-    Raises `TimeoutError` after `timeout` seconds.
-    """
-    async with asyncio.timeout(timeout):
-        while True:
-            seen = await memory.progress(user_id=user_id, namespace=namespace)
-            if not seen.pending_turns and not seen.jobs:
-                return
-            await asyncio.sleep(POLL_SECONDS)

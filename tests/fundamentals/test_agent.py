@@ -9,7 +9,7 @@ import pytest
 from aftermind import Agent, AgentResult, Memory, Message, Role, Settings, Tool, block_tools, errors, get_run_context
 from aftermind.agent import TextDelta, ToolCalled, ToolReturned
 from aftermind.llm.protocols import ToolCall
-from aftermind.testing import ScriptedChatModel, drain
+from aftermind.testing import ScriptedChatModel
 
 
 async def test_an_agent_remembers_what_was_said_and_recalls_it_in_another_session(memory: Memory, user: str) -> None:
@@ -39,7 +39,7 @@ async def test_a_message_that_was_undone_is_in_no_later_prompt(memory: Memory, u
     model = ScriptedChatModel("Hello Ann.", "I do not know.")
     agent = Agent(model=model, memory=memory)
     await agent.arun("I am Ann.", user_id=user, session_id="s1")
-    await drain(memory, user_id=user)
+    await memory.drain(user_id=user)
     first, _ = await memory.history(user_id=user, session_id="s1")
 
     await memory.undo(first.id, user_id=user)
@@ -149,7 +149,7 @@ async def test_only_a_trusted_tool_teaches_facts(memory: Memory, user: str) -> N
         agent = Agent(model=model, memory=memory, tools=[Tool.of(crm, trusted=trusted)])
         someone = f"{user}-{trusted}"
         await agent.arun("Look me up.", user_id=someone, session_id="s1")
-        await drain(memory, user_id=someone)
+        await memory.drain(user_id=someone)
         assert len(await memory.facts.query(user_id=someone, predicate="lives_in")) == learnt
 
 
@@ -330,7 +330,7 @@ async def test_metadata_of_a_run_makes_no_tool_trusted(memory: Memory, user: str
     agent = Agent(model=model, memory=memory, tools=[crm])
 
     await agent.arun("Look me up.", user_id=user, session_id="s1", metadata={"trusted": True})
-    await drain(memory, user_id=user)
+    await memory.drain(user_id=user)
 
     assert await memory.facts.query(user_id=user, predicate="lives_in") == []
 

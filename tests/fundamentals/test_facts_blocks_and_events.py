@@ -9,7 +9,6 @@ import pytest
 from aftermind import Memory, Message, errors
 from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.events.types import MemoryEvent
-from aftermind.testing import drain
 from tests.support.waiting import wait_until
 
 CITIES = ("Bergen", "Oslo", "Lisbon", "Berlin", "Paris", "Rome", "Madrid", "Vienna")
@@ -59,7 +58,7 @@ async def test_sessions_that_are_mined_at_once_leave_one_home(memory: Memory, us
         message = Message.user(f"I live in {CITIES[number]}.", occurred_at=moment)
         await memory.remember(message, user_id=user, session_id=f"s{number}")
 
-    await drain(memory, user_id=user)
+    await memory.drain(user_id=user)
 
     (home,) = await memory.facts.query(user_id=user, predicate="lives_in")
     assert CITIES[7] in home.object
@@ -210,7 +209,7 @@ async def test_missed_events_are_had_after_a_cursor(memory: Memory, user: str) -
 async def test_what_is_forgotten_is_gone_and_the_rest_is_not(memory: Memory, user: str) -> None:
     await memory.remember("My PIN is 4711.", user_id=user, session_id="secret")
     await memory.remember("I like jazz.", user_id=user, session_id="music")
-    await drain(memory, user_id=user)
+    await memory.drain(user_id=user)
 
     await memory.forget(user_id=user, session_id="secret")
 
@@ -221,7 +220,7 @@ async def test_what_is_forgotten_is_gone_and_the_rest_is_not(memory: Memory, use
 async def test_everything_of_a_user_can_be_taken_along(memory: Memory, user: str) -> None:
     await memory.remember("I live in Bergen.", user_id=user)
     await memory.blocks.set("human", "likes short answers", user_id=user)
-    await drain(memory, user_id=user)
+    await memory.drain(user_id=user)
 
     taken = await memory.export(user_id=user)
 
@@ -251,7 +250,7 @@ async def test_feedback_changes_the_confidence_of_a_procedure_once_for_each_key(
 async def test_feedback_about_unknown_ids_leaves_no_row(memory: Memory, user: str, accept: Accept) -> None:
     receipt = await memory.remember("Tea at nine.", user_id=user, accept=accept)
     await receipt.stored(timeout=180)
-    await drain(memory, user_id=user, timeout=180)
+    await memory.drain(user_id=user, timeout=180)
     sent = await memory.feedback(helpful=[uuid4(), *receipt.episode_ids], user_id=user, accept=accept)
     await sent.stored(timeout=180)
 

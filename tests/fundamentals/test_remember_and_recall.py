@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from aftermind import Memory, Message, errors
-from aftermind.testing import drain
 
 # Ids that break careless code: SQL, globs, separators, quotes, other scripts, the longest that is allowed.
 ODD = [
@@ -97,7 +96,7 @@ async def test_users_with_odd_ids_never_see_each_other(memory: Memory, user: str
 
     assert [await recalled(owner) for owner in owners] == [[f"wort{place}"] for place in range(len(owners))]
     for owner in owners:
-        await drain(memory, user_id=owner, namespace=namespace)
+        await memory.drain(user_id=owner, namespace=namespace)
     assert [await recalled(owner) for owner in owners] == [[f"wort{place}"] for place in range(len(owners))]
 
 

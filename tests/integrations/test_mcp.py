@@ -26,7 +26,6 @@ from aftermind import Memory, Message, Settings
 from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from aftermind.integrations.message_records import Records
-from aftermind.testing import drain
 from aftermind.types.validation import Limits
 from tests.fundamentals.conftest import as_environment
 from tests.integrations.attacks import assert_attacks_stay_data
@@ -154,7 +153,7 @@ async def test_an_undone_memory_is_not_listed() -> None:
         await memory.remember(["I live in Oslo.", "I like tea."], user_id="alice")
         await undo_oldest(memory, user_id="alice")
         newest = await memory.remember("I like jazz.", user_id="alice")
-        await drain(memory, user_id="alice")
+        await memory.drain(user_id="alice")
         await memory.undo(newest.episode_ids[0], user_id="alice")
 
         for tool, options in (("list_memories", {"limit": 1}), ("search_memories", {"query": " ", "limit": 1})):

@@ -22,6 +22,7 @@ from aftermind.llm.protocols import ChatReply, Embedder, ExtractionRequest, Turn
 from aftermind.llm.provider_connections import Providers
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.types import EpisodeId, Role
+from tests.support.chat_reply import reply_of
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 
 SAID_AT = datetime(2024, 6, 12, tzinfo=UTC)
@@ -180,14 +181,14 @@ async def test_claude_calls_tools_and_gets_their_results(provider: Provider) -> 
     provider.answers = [LOOKED]
     asked: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Look."}]
 
-    first = await chat.complete(asked, [TOOL])
+    first = await reply_of(chat, asked, [TOOL])
     calls = [
         {"id": each.id, "type": "function", "function": {"name": each.name, "arguments": each.arguments}}
         for each in first.tool_calls
     ]
     results = [{"role": "tool", "tool_call_id": "t1", "content": "a cat"}, {"role": "user", "content": "And?"}]
     called = {"role": "assistant", "content": first.content, "tool_calls": calls}
-    second = await chat.complete([*asked, called, *results])
+    second = await reply_of(chat, [*asked, called, *results])
 
     assert (first.content, json.loads(first.tool_calls[0].arguments)) == ("I look.", {"a": 1})
     assert second.content == "Fine."
@@ -220,7 +221,7 @@ async def test_litellm_extracts_and_talks(openai_server: ScriptedOpenAI, monkeyp
 
     found = await factory.extractor(settings).extract(request())  # type: ignore[union-attr]
     chat = factory.chat_model(settings, "litellm:openai/gpt-4o-mini")
-    answer = await chat.complete([{"role": "user", "content": "Hello."}])
+    answer = await reply_of(chat, [{"role": "user", "content": "Hello."}])
     *texts, reply = [each async for each in chat.stream([{"role": "user", "content": "Hello."}])]
 
     assert [each.object for each in found.claims] == ["Oslo"]
@@ -354,7 +355,7 @@ async def call_with(providers: Providers, kind: str, settings: Settings) -> None
     if kind in ("anthropic", "litellm"):
         model = "anthropic:claude-sonnet-5" if kind == "anthropic" else "litellm:openai/gpt-4o-mini"
         chat = factory.chat_model(settings, model, providers=providers)
-        await chat.complete([{"role": "user", "content": "I moved to Oslo."}])
+        await reply_of(chat, [{"role": "user", "content": "I moved to Oslo."}])
     else:
         model = {"voyage": "voyage:voyage-3.5", "cohere": "cohere:embed-v4.0"}[kind]
         named = settings.model_copy(update={"embedder": model})
@@ -366,9 +367,9 @@ async def call_with(providers: Providers, kind: str, settings: Settings) -> None
 async def test_connections_are_closed_with_their_process(provider: Provider) -> None:
     providers = Providers()
     chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5", providers=providers)
-    await chat.complete([{"role": "user", "content": "Hello."}])
+    await reply_of(chat, [{"role": "user", "content": "Hello."}])
 
     await providers.close()
 
-    assert (await chat.complete([{"role": "user", "content": "Hello."}])).content == "Fine."
+    assert (await reply_of(chat, [{"role": "user", "content": "Hello."}])).content == "Fine."
     await providers.close()

@@ -12,7 +12,6 @@ from tframex.models.primitives import FunctionCall, Message, ToolCall
 import aftermind
 from aftermind import Memory, Settings, errors
 from aftermind.integrations.tframex import AftermindMemoryStore
-from aftermind.testing import drain
 from tests.integrations.attacks import assert_attacks_stay_data
 from tests.integrations.documentation_pages import run_examples
 from tests.integrations.freshness import read_elsewhere, standing_replica, stored_after_a_kill
@@ -122,7 +121,7 @@ async def test_an_undone_message_is_not_in_the_history() -> None:
         assert await texts(store) == ["I like tea."]
         assert [each.content for each in await store.search()] == ["I like tea."]
         await fill(store, "I like jazz.")
-        await drain(memory, user_id="alice")
+        await memory.drain(user_id="alice")
         newest = (await memory.history(user_id="alice"))[-1]
         await memory.undo(newest.id, user_id="alice")
         assert [each.content for each in await store.search(limit=1)] == ["I like tea."]

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aftermind import Memory
-from aftermind.testing import drain
 
 
 @asynccontextmanager
@@ -16,6 +15,6 @@ async def memory_of_one_process() -> AsyncIterator[Memory]:
 
 async def undo_oldest(memory: Memory, *, user_id: str) -> None:
     """Wait until the user's messages are stored, and undo the oldest."""
-    await drain(memory, user_id=user_id)
+    await memory.drain(user_id=user_id)
     oldest, *_ = await memory.history(user_id=user_id)
     await memory.undo(oldest.id, user_id=user_id)

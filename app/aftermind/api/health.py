@@ -22,6 +22,7 @@ from aftermind.wire.redis.client import run_all
 from aftermind.wire.redis_keys import Keys
 
 OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
+DRAIN_POLL_SECONDS = 0.02
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
@@ -196,6 +197,19 @@ async def progress(parts: Parts, owner: Scope) -> Progress:
         dead=dead,
         later=later,
     )
+
+
+async def drain(parts: Parts, owner: Scope, *, timeout_seconds: float) -> None:
+    """Wait until an owner has no pending turns and no unfinished jobs. Raises `DrainTimeout`, `StoreUnavailable`."""
+    seen = await progress(parts, owner)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while seen.pending_turns or seen.jobs:
+                await asyncio.sleep(DRAIN_POLL_SECONDS)
+                seen = await progress(parts, owner)
+    except TimeoutError as exc:
+        pending = {"pending_turns": seen.pending_turns, "jobs": seen.jobs}
+        raise errors.DrainTimeout(owner.user_id, timeout_seconds, **pending) from exc
 
 
 async def _check(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool = True) -> Component:

@@ -204,15 +204,13 @@ class ChatModel(Protocol):
 
     name: str
 
-    async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> ChatReply:
-        """One answer. `messages` and `tools` as in OpenAI's chat completions."""
-
     def stream(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
     ) -> AsyncIterator[str | ChatReply]:
-        """Pieces of text as they come, and the whole reply at the end."""
+        """Pieces of text as they come, and the whole reply at the end.
+
+        `messages` and `tools` are as in OpenAI's chat completions.
+        """
 
 
 def _claim_to_json(claim: Assertion) -> dict[str, Any]:

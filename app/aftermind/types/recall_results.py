@@ -35,8 +35,12 @@ class Passage:
 class Match:
     """An episode or a fact that was found, with every score and its rank in each list (from 1; None = not in it).
 
-    Scores are scaled to 0..1 by the best of their list; `score` is what the order follows. `passage` is the part of a
-    long message that matches. `superseded_at` is when the fact that a message states ceased to be true.
+    Scores are scaled to 0..1 by the best of their list; `score` is what the order follows. `detail` has the same scores
+    of the text around an episode: `lexical_window` and `vector_window` are those of its neighbours in the session with
+    it, which is how an answer is found that repeats no word of its question. The score of a fact comes from its words
+    (`lexical_score`), its best source message and its confidence; one that has nothing in common with the query keeps
+    a small score, and is shown if the budget has space for it. `passage` is the part of a long message that matches.
+    `superseded_at` is when the fact that a message states ceased to be true.
     """
 
     item: Episode | Fact | Summary | Block

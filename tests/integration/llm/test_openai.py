@@ -21,6 +21,7 @@ from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
 from aftermind.types import EpisodeId, Role
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from tests.support.chat_reply import reply_of
 from tests.support.cpu_time import slowness
 from tests.support.loop_clock import loop_clock
 from tests.support.resource_cleanup import closing
@@ -129,8 +130,8 @@ async def test_a_chat_answers_and_asks_for_tools(client: Client, provider: Scrip
     provider.script.chat = [{"content": "Hello."}, {"content": None, "tool_calls": [call]}]
     chat = OpenAIChat(client, MODEL)
 
-    answer = await chat.complete([{"role": "user", "content": "Hi"}])
-    asked = await chat.complete([{"role": "user", "content": "Note tea"}], [{"type": "function", "function": {}}])
+    answer = await reply_of(chat, [{"role": "user", "content": "Hi"}])
+    asked = await reply_of(chat, [{"role": "user", "content": "Note tea"}], [{"type": "function", "function": {}}])
 
     assert (answer.content, answer.tool_calls) == ("Hello.", ())
     assert asked.tool_calls == (ToolCall(id="c1", name="note", arguments='{"text": "tea"}'),)
@@ -150,7 +151,7 @@ async def test_chats_take_their_tokens_of_the_budget(
         if is_streamed:
             assert [piece async for piece in chat.stream(asked, tools)]
         else:
-            assert await chat.complete(asked, tools)
+            assert await reply_of(chat, asked, tools)
 
     async with closing(RedisLink(redis_url, timeout=PATIENCE_SECONDS, name="chats")) as link:
         limiter.bind(link, Keys())
@@ -217,7 +218,7 @@ CALLS: dict[str, Call] = {
     "extraction": lambda client: OpenAIExtractor(client, MODEL).extract(request()),
     "summary": lambda client: OpenAISummariser(client, MODEL).summarise(None, [turn("Hi")]),
     "embedding": lambda client: ProviderEmbedder(client, "text-embedding-3-small").embed(["Hi"]),
-    "chat": lambda client: OpenAIChat(client, MODEL).complete([{"role": "user", "content": "Hi"}]),
+    "chat": lambda client: reply_of(OpenAIChat(client, MODEL), [{"role": "user", "content": "Hi"}]),
 }
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind import Memory, Settings, errors
+from aftermind import Episode, Memory, Settings, errors
 from tests.support.waiting import PATIENCE_SECONDS
 
 TEA, COFFEE = "My favourite drink is green tea.", "My favourite drink at work is coffee."
@@ -37,8 +37,8 @@ async def test_feedback_changes_the_order_only_if_it_has_a_weight(weight: float,
 
         for _ in range(4):
             block = await memory.recall(QUERY, user_id="ann")
-            tea = [line.source_id for line in block.lines if line.text == TEA]
-            await (await memory.feedback(block, helpful=tea, user_id="ann")).stored(PATIENCE_SECONDS)  # type: ignore[arg-type]
+            tea = [match for match in block.matches if isinstance(match.item, Episode) and match.item.content == TEA]
+            await (await memory.feedback(block, helpful=tea, user_id="ann")).stored(PATIENCE_SECONDS)
 
         first, *_ = await memory.recall_scored(QUERY, user_id="ann", load=["history"])
         assert (first.item.content, first.rank) == (expected, 1)  # type: ignore[union-attr]

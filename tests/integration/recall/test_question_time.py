@@ -10,7 +10,6 @@ import pytest
 
 from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings
 from aftermind.recall.render import without_turns
-from aftermind.testing import drain
 from aftermind.types import Episode
 from tests.support.learning import AT_ONCE, UNHURRIED, learning
 from tests.support.servers import Database
@@ -40,7 +39,7 @@ async def memory(
         async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as made:
             for turn in turns():
                 await (await hand_over(made, turn)).stored(timeout=60)
-            await drain(made)
+            await made.drain()
             yield made
         return
     async with learning(database, redis_url, tmp_path) as learnt:

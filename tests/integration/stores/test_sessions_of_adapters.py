@@ -5,7 +5,6 @@ import pytest
 from aftermind import Memory
 from aftermind.integrations import message_records
 from aftermind.integrations.message_records import read_session
-from aftermind.testing import drain
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
     monkeypatch.setattr(message_records, "PAGE", 2)
     async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
         await memory.remember(list("abcde"), user_id="ann", session_id="s")
-        await drain(memory, user_id="ann")
+        await memory.drain(user_id="ann")
         stored = await memory.history(user_id="ann", session_id="s")
         for place in undone:
             await memory.undo(stored[place].id, user_id="ann")
@@ -44,7 +43,7 @@ async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
 async def test_a_search_for_the_newest_leaves_out_what_was_undone_before_it_counts() -> None:
     async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
         await memory.remember(list("abc"), user_id="ann", session_id="s")
-        await drain(memory, user_id="ann")
+        await memory.drain(user_id="ann")
         newest = (await memory.history(user_id="ann"))[-1]
         await memory.undo(newest.id, user_id="ann")
 
