@@ -15,6 +15,7 @@ from aftermind.stack import Stack
 from aftermind.stack.ports import choose
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 from tests.support.servers import psql_async
+from tests.support.waiting import wait_until_sync
 
 EXAMPLE = str(ROOT / "examples" / "conversation.jsonl")
 # Ids that break careless shells and statements; tests/fundamentals has more of them.
@@ -66,7 +67,7 @@ def test_status_fails_as_soon_as_a_server_is_frozen(shell: Shell) -> None:
 
     assert seen.code == 1
     assert "redis" in seen.err
-    shell.must("status")
+    wait_until_sync(lambda: shell.run("status").code == 0, description="the supervisor finds Redis healthy again")
 
 
 def test_a_remembered_message_is_recalled_and_its_user_listed(shell: Shell) -> None:

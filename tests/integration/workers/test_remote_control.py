@@ -33,7 +33,10 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
         wait_until_sync(_answers(app), description="it reports again, behind the orders")
 
         assert worker.is_running()
-        [queues] = (app.control.inspect(timeout=30, limit=1).active_queues() or {}).values()
+        answered = wait_until_sync(
+            lambda: app.control.inspect(timeout=30, limit=1).active_queues(), description="it reports its queues"
+        )
+        [queues] = answered.values()
         assert [each["name"] for each in queues] == ["memory.store"]
 
 
