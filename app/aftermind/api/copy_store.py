@@ -131,7 +131,7 @@ class _Copy:
     def _load_active(self, partition: str) -> Rows:
         """Postgres gets the vectors of the active embedder, in whichever table a store of one process has them."""
         from aftermind.api.copy_postgres import decode
-        from aftermind.stores.inmemory.vectors import VECTOR_TABLES, find_table
+        from aftermind.stores.inmemory.vector_tables_by_embedder import VECTOR_TABLES, find_table
 
         if self._active_vectors is None:
             shared = decode(self.source.name, _load(self.source, dump_owner(SHARED)))

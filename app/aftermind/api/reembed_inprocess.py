@@ -11,7 +11,8 @@ from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction
 from aftermind.ledger.inmemory.ledger import InMemoryLedger, jobs_table
 from aftermind.ledger.reembed_jobs import TARGET
 from aftermind.ranking.tokenizer import LanguageFor
-from aftermind.stores.inmemory import InMemoryStore, vectors
+from aftermind.stores.inmemory import InMemoryStore
+from aftermind.stores.inmemory import vector_tables_by_embedder as tables
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Job, JobKind, JobState, NewJob, Scope
 from aftermind.types.reembedding import Counts, Reembedding, Steps
 from aftermind.types.scope import owner_from_columns
@@ -52,7 +53,7 @@ class InProcessVectors:
 
     async def read(self) -> Reembedding:
         async with self._db.transaction(read_only=True) as tx:
-            known = vectors.read_embedders(tx)
+            known = tables.read_embedders(tx)
         if known is not None:
             return known
         configured = await self._identify()
@@ -62,7 +63,10 @@ class InProcessVectors:
     async def count(self) -> Counts:
         async def count(tx: MemoryTransaction, owner: Scope) -> tuple[int, int, int, int]:
             rows = await tx.owned("episodes", owner)
-            active, standby = vectors.vector_table(tx) or vectors.VECTOR_TABLES[0], vectors.standby_table(tx)
+            active, standby = (
+                tables.vector_table(tx) or tables.VECTOR_TABLES[0],
+                tables.standby_table(tx),
+            )
             sizes = len(await tx.owned(active, owner)), len(await tx.owned(standby, owner))
             return len(rows), *sizes, sum(len(each.content) for each in rows.values())
 
@@ -83,7 +87,7 @@ class InProcessVectors:
 
     async def lacking(self, embedder: EmbedderIdentity) -> Sequence[Scope]:
         async def lacks(tx: MemoryTransaction, owner: Scope) -> Scope | None:
-            table = vectors.vector_table(tx, embedder)
+            table = tables.vector_table(tx, embedder)
             held = (await tx.owned(table, owner)).keys() if table is not None else ()
             return owner if (await tx.owned("episodes", owner)).keys() - held else None
 
@@ -105,18 +109,18 @@ class InProcessVectors:
     async def begin(self, target: EmbedderIdentity) -> None:
         await self._clear_standby()  # rows that an interrupted `drop_standby` has left
         async with self._db.transaction() as tx:
-            vectors.begin(tx, target)
+            tables.begin(tx, target)
 
     async def index_standby(self) -> None:
         """Nothing: search compares every vector."""
 
     async def exchange(self) -> None:
         async with self._db.transaction() as tx:
-            vectors.exchange(tx)
+            tables.exchange(tx)
 
     async def drop_standby(self) -> None:
         async with self._db.transaction() as tx:
-            vectors.forget_standby(tx)
+            tables.forget_standby(tx)
         await self._clear_standby()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> None:
@@ -132,7 +136,7 @@ class InProcessVectors:
 
     async def _clear_standby(self) -> None:
         async def clear(tx: MemoryTransaction, owner: Scope) -> None:
-            tx.clear(await tx.owned(vectors.standby_table(tx), owner))
+            tx.clear(await tx.owned(tables.standby_table(tx), owner))
 
         await self._of_each_owner(clear)
 

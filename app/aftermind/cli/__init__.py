@@ -17,7 +17,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ingest": ("ingest", "remember"),
     "recall": ("recall", "facts", "graph", "merge-entities", "events"),
     "evaluate": ("eval",),
-    "extraction": ("extraction",),
+    "extraction_outcomes": ("extraction",),
     "undo": ("undo",),
     "costs": ("costs",),
     "tenants": ("tenants",),

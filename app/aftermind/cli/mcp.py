@@ -12,7 +12,7 @@ from aftermind.cli import terminal
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
-from aftermind.types.network_address import is_loopback
+from aftermind.types.loopback_address import is_loopback
 
 if TYPE_CHECKING:
     import uvicorn

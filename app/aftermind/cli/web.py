@@ -11,7 +11,7 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
-from aftermind.types.network_address import is_loopback
+from aftermind.types.loopback_address import is_loopback
 
 log = get_logger(__name__)
 

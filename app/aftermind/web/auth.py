@@ -21,7 +21,7 @@ from aftermind.memory import Memory
 from aftermind.types import Json, stream_token
 from aftermind.types.api_key import ApiKey, Right
 from aftermind.types.audit import Action
-from aftermind.types.network_address import is_loopback
+from aftermind.types.loopback_address import is_loopback
 from aftermind.types.scope import GROUP_PREFIX, Scope
 from aftermind.types.stream_token import StreamToken
 from aftermind.web.path_ids import named_user

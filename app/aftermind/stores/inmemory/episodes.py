@@ -6,7 +6,7 @@ from datetime import datetime
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import Rows, mem
 from aftermind.ranking.vectors import whole
-from aftermind.stores.inmemory.vectors import ACTIVE, VECTOR_TABLES, read_embedders, vector_table
+from aftermind.stores.inmemory.vector_tables_by_embedder import ACTIVE, VECTOR_TABLES, read_embedders, vector_table
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
 from aftermind.types.session_order import Counted

@@ -16,7 +16,7 @@ from aftermind.stores.inmemory.facts import InMemoryFacts
 from aftermind.stores.inmemory.items import InMemoryItems
 from aftermind.stores.inmemory.search import EpisodeColumns
 from aftermind.stores.inmemory.summary_and_profile_backlog import InMemoryLearning
-from aftermind.stores.inmemory.vectors import VECTOR_TABLES, vector_table
+from aftermind.stores.inmemory.vector_tables_by_embedder import VECTOR_TABLES, vector_table
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.stores.search import (
     BlockRequest,

@@ -7,7 +7,7 @@ from uuid import UUID
 import numpy as np
 
 from aftermind.db.record_store_journals.row_codec import Table
-from aftermind.stores.inmemory.vectors import VECTOR_TABLES
+from aftermind.stores.inmemory.vector_tables_by_embedder import VECTOR_TABLES
 from aftermind.stores.protocol import ExtractionBatch, MiningOutcome, StoredItem, Vector
 from aftermind.types import (
     Block,

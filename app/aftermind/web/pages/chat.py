@@ -74,7 +74,7 @@ async def after(request: Request, whose: Owner, episode: UUID, session: str = "c
     learned = next((each for each in came if each.episode_id == episode), None)
     return rendering.page(
         request,
-        "_after.html",
+        "_turn_progress.html",
         whose=whose,
         session=session,
         id=episode,

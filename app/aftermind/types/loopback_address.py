@@ -1,4 +1,4 @@
-"""Names and addresses of machines."""
+"""Whether the name or address of a machine is this machine's own (loopback)."""
 
 import ipaddress
 
