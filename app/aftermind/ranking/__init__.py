@@ -12,7 +12,7 @@ from aftermind.ranking.candidate_arrays import (
     score_frame,
     worths_of,
 )
-from aftermind.ranking.fact_scores import FactMatch, fact_value, lifted, shares, sureness
+from aftermind.ranking.fact_scores import FactMatch, covering_value, fact_value, lifted, shares, sureness
 from aftermind.ranking.fitted_coefficients import Models, models_of, parse_models
 from aftermind.ranking.mmr import diversified, overlap
 from aftermind.ranking.name_variants import capitalised_words
@@ -36,6 +36,7 @@ __all__ = [
     "capitalised_words",
     "compares_sentences",
     "cosine",
+    "covering_value",
     "diversified",
     "ends_asking",
     "fact_value",

@@ -67,8 +67,12 @@ def lifted(scores: Scores, worth: Floats, rows: Sequence[Sequence[int]], candida
 
 def fact_value(share: float, confidence: float, best_turn: float) -> float:
     """The rank of a fact among the turns: by its own value, or after its best source turn."""
-    covers = 1 / (1 + exp(-(UNCOVERED + COVERED * share)))
-    return max(LEAST, covers, INHERITED * best_turn) * sureness(confidence)
+    return max(LEAST, covering_value(share), INHERITED * best_turn) * sureness(confidence)
+
+
+def covering_value(share: float) -> float:
+    """The probability that a fact answers which covers this share of the question."""
+    return 1 / (1 + exp(-(UNCOVERED + COVERED * share)))
 
 
 def sureness(confidence: float) -> float:

@@ -14,6 +14,7 @@ from aftermind.ranking import (
     Frame,
     Scores,
     capitalised_words,
+    covering_value,
     diversified,
     fact_value,
     is_stop_word,
@@ -162,12 +163,19 @@ def score_facts(
 
 
 def supersede(
-    matches: Sequence[Match], facts: Sequence[Fact], words: QuestionWords, *, moment: datetime, is_past: bool
+    matches: Sequence[Match],
+    facts: Sequence[Fact],
+    words: QuestionWords,
+    *,
+    moment: datetime,
+    is_past: bool,
+    start: datetime | None = None,
 ) -> tuple[list[Match], dict[FactId, float]]:
     """Matches with those marked, and less likely, whose statement was no longer true at a moment.
 
     What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
-    about the past only gets the marks. A turn that states more keeps its score for questions about the rest.
+    about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
+    more keeps its score for questions about the rest.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
@@ -180,11 +188,11 @@ def supersede(
             found.append(match)
             continue
         at = max(fact.valid_to for fact in ends if fact.valid_to is not None)
-        found.append(
-            replace(match, superseded_at=at, score=match.score if is_past else shifted(match.score, SUPERSEDED))
-        )
+        is_answer = is_past and (start is None or at > start)
+        score = match.score if is_answer else shifted(match.score, SUPERSEDED)
+        found.append(replace(match, superseded_at=at, score=score))
         about = {(fact.subject, fact.predicate) for fact in ends}
-        for fact in current if not is_past else ():
+        for fact in () if is_answer else current:
             if (fact.subject, fact.predicate) in about:
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
     least = {
@@ -202,7 +210,7 @@ def raise_former(
 ) -> tuple[list[Match], dict[FactId, float]]:
     """For a question about a period: what was true then, and is not now, is likelier to answer, and so are its turns.
 
-    Of facts that share words with the question. Also scores of these facts.
+    Of facts that share words with the question. Also scores of these facts, by their own words or their best turn.
     """
     then = [fact for fact in former if fact.is_valid_at(moment) and words.share(fact.text)]
     sources = {source for fact in then for source in fact.sources}
@@ -211,7 +219,13 @@ def raise_former(
         for match, turn in _turns(matches)
     ]
     scores = {turn.id: match.score for match, turn in _turns(raised)}
-    passed_on = {fact.id: max((scores.get(each, 0.0) for each in fact.sources), default=0.0) for fact in then}
+    passed_on = {
+        fact.id: max(
+            shifted(covering_value(words.share(fact.text)), IN_PERIOD),
+            *(scores.get(each, 0.0) for each in fact.sources),
+        )
+        for fact in then
+    }
     return _ranked(raised), passed_on
 
 

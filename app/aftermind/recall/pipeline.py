@@ -505,13 +505,13 @@ class Recall:
                 Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(ordered[limit:], start=limit + 1)
             ]
             run.excluded.matches = [(match, ExclusionReason.LIMIT) for match in older]
-        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(query, ()))
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(run, ()))
 
     async def _read(self, run: _Run, route: Route, places: Sequence[CandidateRank], found: SearchResult) -> None:
         query = run.query
         waiting = {episode.id: episode for episode in run.pending}
         ids = [id_ for id_ in dict.fromkeys([*(place.id for place in places), *run.burst_scores]) if id_ not in waiting]
-        wanted = replace(self._block_request(query, ids), facts=list(run.shares))
+        wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
@@ -565,12 +565,12 @@ class Recall:
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
         if run.briefing.former:
             run.matches, run.passed_on = match_selection.supersede(
-                run.matches, facts, run.words, moment=moment, is_past=run.time.is_past
+                run.matches, facts, run.words, moment=moment, is_past=run.time.is_past, start=run.time.start
             )
             if run.time.end is not None:
                 former = run.briefing.former
                 run.matches, then = match_selection.raise_former(run.matches, former, run.words, moment=moment)
-                run.passed_on |= then
+                run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in then.items()}
         if "facts" in run.query.load:
             run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
         if run.query.rerank:
@@ -721,14 +721,16 @@ class Recall:
             exact_rows=self._settings.exact_search_max_rows,
             facts="facts" in run.query.load,
             near=None if run.vector is None else run.near,
-            along=self._block_request(run.query, ()),
+            along=self._block_request(run, ()),
             unstored=self._settings.pending_recalled + 1 if self._settings.pending_recalled else 0,
         )
 
-    def _block_request(self, query: Query, ids: Sequence[EpisodeId]) -> BlockRequest:
+    def _block_request(self, run: _Run, ids: Sequence[EpisodeId]) -> BlockRequest:
+        query = run.query
         # Facts are read for the history as well: they mark messages whose statement is no longer true.
         load = query.load | {"facts"} if "history" in query.load else query.load
-        return BlockRequest(ids=ids, load=load, session_id=query.scope.session_id, at=query.known_at)
+        then = None if run.time.end is None else run.time.moment(run.now)
+        return BlockRequest(ids=ids, load=load, session_id=query.scope.session_id, at=query.known_at, then=then)
 
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:

@@ -132,9 +132,9 @@ class NodeState:
 class BlockRequest:
     """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
 
-    Facts are those of `facts`, those that came from the episodes, and the `NEWEST_FACTS`, as far as they are believed.
-    `session_id` is the one that asks: its summary, or the latest of another one where it has none yet. `at` asks for
-    what was believed, and true, then.
+    Facts are those of `facts`, those that came from the episodes, and the `NEWEST_FACTS`, as far as they are believed;
+    with `then` also the newest that were true at that time. `session_id` is the one that asks: its summary, or the
+    latest of another one where it has none yet. `at` asks for what was believed, and true, then.
     """
 
     ids: Sequence[EpisodeId] = ()
@@ -142,13 +142,14 @@ class BlockRequest:
     load: frozenset[str] = frozenset()
     session_id: str | None = None
     at: datetime | None = None
+    then: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
     """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first.
 
-    `former` are facts from these episodes that are believed, and are true no more.
+    `former` are facts that are believed, and are true no more: those from these episodes, and those true at `then`.
     """
 
     episodes: Sequence[Episode] = ()
@@ -193,10 +194,12 @@ def worth_showing(facts: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
     ]
 
 
-def from_shown(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
-    """Of facts that are true no more, those that came from the episodes of a block."""
+def former_of(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
+    """Of facts that are true no more, those from the episodes of a block, and the newest that were true at `then`."""
     shown = frozenset(wanted.ids)
-    return [fact for fact in former if not shown.isdisjoint(fact.sources)]
+    true_then = [fact for fact in former if wanted.then is not None and fact.is_valid_at(wanted.then)]
+    near = {fact.id for fact in true_then[:NEWEST_FACTS]}
+    return [fact for fact in former if fact.id in near or not shown.isdisjoint(fact.sources)]
 
 
 def compare_passages(

@@ -35,8 +35,9 @@ class Passage:
 class Match:
     """An episode or a fact that was found, with every score and its rank in each list (from 1; None = not in it).
 
-    Scores are scaled to 0..1 by the best of their list; `score` is what the order follows. `detail` has the same scores
-    of the text around an episode: `lexical_window` and `vector_window` are those of its neighbours in the session with
+    `score` is what the order follows: the estimated probability that it answers the query, from coefficients fitted to
+    labelled questions. The other scores are scaled to 0..1 by the best of their list. `detail` has them for the text
+    around an episode: `lexical_window` and `vector_window` are those of its neighbours in the session with
     it, which is how an answer is found that repeats no word of its question. The score of a fact comes from its words
     (`lexical_score`), its best source message and its confidence; one that has nothing in common with the query keeps
     a small score, and is shown if the budget has space for it. `passage` is the part of a long message that matches.
@@ -149,7 +150,7 @@ class ExcludedMatch:
 class RecallExplanation:
     """A block, and the candidates that are not in it, best first.
 
-    `min_score` is the threshold of turns that was in force: the one asked for, or the level of noise if that is higher.
+    `min_score` is the threshold of turns that was in force: the one asked for, or 0.001 if that is higher.
     `traits` are the names of traits of the profile for which the budget had no space. `known_at` is the time that the
     recall was repeated for, None for now.
     """

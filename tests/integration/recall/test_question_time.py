@@ -10,11 +10,13 @@ import pytest
 
 from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings
 from aftermind.recall.render import without_turns
+from aftermind.stores.postgres.search import PostgresSearch
 from aftermind.types import Episode
 from tests.support.learning import AT_ONCE, UNHURRIED, learning
 from tests.support.servers import Database
 
 CONVERSATION = Path(__file__).parents[3] / "examples" / "conversation.jsonl"
+HOMES = {"I live in Madrid.": (2025, 1, 10), "I moved to Berlin.": (2025, 4, 15), "I moved to Vienna.": (2025, 8, 20)}
 Turn = dict[str, Any]  # Any: JSON as it is in the file
 
 
@@ -86,6 +88,43 @@ async def test_a_question_about_a_period_gets_what_was_true_then(memory: Memory)
     assert "Bergen" in texts(block)[0]
     assert "user lives in Bergen" in block.text
     assert "user lives in Oslo" not in block.text
+
+
+@pytest.mark.parametrize("place", ["in this process", "postgres", "postgres, by its indexes"])
+async def test_a_question_about_a_period_finds_the_fact_of_then_by_its_own_words(
+    place: str, database: Database, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message has no word of the question."""
+    if place == "postgres, by its indexes":
+        monkeypatch.setitem(PostgresSearch.__init__.__kwdefaults__, "whole", 0)
+    if place == "in this process":
+        async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+            await say_homes(memory)
+            await memory.drain(user_id="mia", timeout=60)
+            await check_homes(memory)
+        return
+    async with learning(database, redis_url, tmp_path) as learnt:
+        await say_homes(learnt.memory)
+        await learnt.settle()
+        await check_homes(learnt.memory)
+
+
+async def say_homes(memory: Memory) -> None:
+    for said, day in HOMES.items():
+        message = Message.user(said, occurred_at=datetime(*day, tzinfo=UTC))
+        await memory.remember([message], user_id="mia", session_id=said)
+
+
+async def check_homes(memory: Memory) -> None:
+    block = await memory.recall("Where did I live in May 2025?", user_id="mia", token_budget=300)
+    facts = await memory.recall_scored("Did I live in Berlin in May 2025?", user_id="mia", load=["facts"])
+    now = await memory.recall("Where do I live?", user_id="mia", token_budget=300)
+
+    assert texts(block)[0] == "user lives in Berlin"
+    assert "user lives in Vienna" not in texts(block)
+    assert [each.item.text for each in facts if isinstance(each.item, Fact)] == ["user lives in Berlin"]
+    assert "user lives in Vienna" in texts(now)
+    assert "user lives in Berlin" not in texts(now)
 
 
 async def test_a_question_about_the_past_does_not_rank_down_what_was_true(memory: Memory) -> None:

@@ -24,7 +24,7 @@ from aftermind.stores.search import (
     NodeState,
     Search,
     SearchResult,
-    from_shown,
+    former_of,
     worth_showing,
 )
 from aftermind.types import (
@@ -120,7 +120,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         return Briefing(
             episodes=await self.episodes(tx, owner, wanted.ids) if wanted.ids else [],
             facts=worth_showing(facts, wanted),
-            former=from_shown(former, wanted),
+            former=former_of(former, wanted),
             blocks=[block for block in blocks if at is None or block.updated_at <= at],
             summary=next(
                 (each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None

@@ -113,7 +113,11 @@ _BRIEF = Positional.of(
             SELECT unnest(CAST(:told AS uuid[]))
             UNION SELECT fact_id FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id = ANY(CAST(:ids AS uuid[]))
             UNION ({_newest("superseded_at IS NULL AND CAST(:at AS timestamptz) IS NULL")})
-            UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")}))''')
+            UNION ({_newest("CAST(:at AS timestamptz) IS NOT NULL")})
+            UNION (SELECT id FROM aftermind.facts
+                   WHERE {_OWNED} AND CAST(:then AS timestamptz) IS NOT NULL AND {BELIEVED_SO_FAR}
+                     AND (valid_from IS NULL OR valid_from <= :then) AND (valid_to IS NULL OR valid_to > :then)
+                   ORDER BY recorded_at DESC LIMIT {NEWEST_FACTS}))''')
         }
     FROM (SELECT {in_columns()}
           FROM aftermind.episodes WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))
@@ -148,6 +152,7 @@ def parameters(wanted: BlockRequest) -> dict[str, Any]:  # Any: as the driver ta
         "profile": "profile" in wanted.load,
         "asking": wanted.session_id or "",
         "at": wanted.at,
+        "then": wanted.then,
     }
 
 

@@ -25,7 +25,7 @@ from aftermind.stores.postgres.scoring_columns import (
     sentences,
     words,
 )
-from aftermind.stores.search import BlockRequest, Briefing, from_shown, worth_showing
+from aftermind.stores.search import BlockRequest, Briefing, former_of, worth_showing
 from aftermind.types import Scope
 
 MOST_WHOLE = 1_000  # episodes; of 550 to 680 a recall is twice as quick so as by a search for hits
@@ -88,4 +88,4 @@ class Held:
         if replace(wanted, ids=(), facts=()) != self.asked:
             return None
         found = read(owner, self.row, wanted)
-        return replace(found, facts=worth_showing(found.facts, wanted), former=from_shown(found.former, wanted))
+        return replace(found, facts=worth_showing(found.facts, wanted), former=former_of(found.former, wanted))
