@@ -209,7 +209,7 @@ def verify_erasure(
 ) -> ErasureReport:
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 
-    The exit code is 1 if content remains or a place could not be searched.
+    Texts are searched in the rows of every user. The exit code is 1 if content remains or a place was not searched.
     """
     _check(user, anonymous=anonymous)
 
@@ -246,8 +246,11 @@ def _show_proof(proof: ErasureProof) -> None:
 
 
 def _show_result(found: ErasureReport, remedy: str = "") -> None:
+    texts = [place.name for place in found.places if place.found]
     if found.is_clean:
         out.print("[bold green]Nothing remains.[/]")
+    elif texts and not found.unsearched and all(not place.owned or place.kept for place in found.places):
+        terminal.complain(f"no row has the user's id, but the searched ids or texts are in: {', '.join(texts)}.")
     else:
         places = ", ".join(found.unsearched)
         what = "content remains" if found.is_erased is False else "no content was found"

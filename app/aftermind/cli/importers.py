@@ -224,7 +224,8 @@ def _conversation(
 ) -> list[FileTurn]:
     messages = found.get("messages")
     if messages in (None, []):
-        raise UnreadableConversation("it has no messages")
+        why = 'a conversation is {"user_id": …, "messages": […]}; single messages are read as a JSON list'
+        raise UnreadableConversation(f"it has no messages: {why}")
     if not isinstance(messages, list):
         raise UnreadableConversation(f"messages must be a list, not {_JSON_TYPES[type(messages)]}")
     if not all(isinstance(message, dict) for message in messages):

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,11 +14,12 @@ from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
 from aftermind.api.health import Progress
 from aftermind.cli import terminal
+from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
-from aftermind.recall import Mode
+from aftermind.recall import Mode, RecallOptions
 from aftermind.settings import Settings
 from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
@@ -68,8 +68,11 @@ def recall(
         list[str] | None, typer.Option(help="KEY=JSON: only messages whose metadata has this; may be repeated.")
     ] = None,
     min_score: Annotated[float, typer.Option(help="Only messages and facts with this score, from 0 to 1.")] = 0.0,
-    since: Annotated[datetime | None, typer.Option(help="Only messages from this time on (UTC).")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only messages before this time (UTC).")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only messages from this time on: 30d, or 2026-01-31T12:00 (UTC).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only messages before this time, in the same format.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of messages and of facts that may match.")] = None,
     known_at: KnownAt = None,
     wide: terminal.Wide = False,
 ) -> RecallBlock | RecallExplanation:
@@ -77,22 +80,23 @@ def recall(
 
     async def work(memory: Memory) -> RecallBlock | RecallExplanation:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="recall")
-        call = memory.recall if recall_id is None and not explain else partial(memory.explain, recall_id=recall_id)
-        return await call(
-            question,
-            user_id=user,
-            session_id=session,
-            namespace=namespace,
-            token_budget=budget,
-            mode=mode,
-            in_session=in_session,
-            roles=role or None,
-            metadata=terminal.parse_pairs("metadata", metadata or ()) or None,
-            min_score=min_score,
-            since=_in_utc(since),
-            until=_in_utc(until),
-            known_at=_in_utc(known_at),
-        )
+        options: RecallOptions = {
+            "token_budget": budget,
+            "mode": mode,
+            "in_session": in_session,
+            "roles": role or None,
+            "metadata": terminal.parse_pairs("metadata", metadata or ()) or None,
+            "min_score": min_score,
+            "since": moment("since", since),
+            "until": moment("until", until),
+            "known_at": _in_utc(known_at),
+        }
+        if limit is not None:
+            options["limit"] = limit
+        owner = {"user_id": user, "session_id": session, "namespace": namespace}
+        if recall_id is None and not explain:
+            return await memory.recall(question, **owner, **options)
+        return await memory.explain(question, recall_id=recall_id, **owner, **options)
 
     found = terminal.with_memory(work, patience=EMBEDDING_BUDGET_SECONDS)
     block = found.block if isinstance(found, RecallExplanation) else found

@@ -141,9 +141,14 @@ class Guard:
         self, scope: Scope, receive: Receive, send: Send, caller: auth.Caller, most: int
     ) -> None:
         """Read a JSON body here, within its bounds, so that no parser sees more than it can handle."""
-        kind = Headers(scope=scope).get("content-type", "")
-        if scope["method"] in SAFE or not scope["path"].startswith("/v1/") or "form" in kind:
+        headers = Headers(scope=scope)
+        if scope["method"] in SAFE or not scope["path"].startswith("/v1/"):
             await self._app(scope, _bounded(receive, most), send)
+            return
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if has_body and "json" not in headers.get("content-type", ""):
+            why = "the body is JSON: send it with the header `Content-Type: application/json`."
+            await problem_details.problem("http-415", 415, "Unsupported media type", why)(scope, receive, send)
             return
         held = 0
         parts: list[bytes] = []

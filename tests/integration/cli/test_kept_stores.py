@@ -110,6 +110,9 @@ def test_recall_takes_a_session_metadata_and_a_threshold(tmp_path: Path) -> None
         assert "spring" in recall(*options)
         assert "autumn" not in recall(*options)
     assert "No matches" in recall("--min-score", "1", "--in-session", "winter")
+    assert recall("--limit", "1").count("Oslo in") == 1
+    assert "Oslo in" in recall("--since", "30d")
+    assert "Oslo in" not in recall("--until", "30d")
     refused = command(store, "recall", "Oslo", "--user", "ann", "--metadata", "topic=spring")
     assert refused.returncode == 2
     assert "--metadata 'name=" in refused.stderr

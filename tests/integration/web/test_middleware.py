@@ -227,3 +227,17 @@ def test_a_missing_right_is_named_as_it_is_given(service: Service) -> None:
         refused = client.get("/v1/jobs").json()
 
     assert refused["detail"] == "this needs an API key with the right 'operate'; the key has read."
+
+
+def test_a_body_of_another_type_than_json_is_refused_with_the_headers_name(service: Service) -> None:
+    with service.client() as client:
+        answer = client.post(
+            "/v1/users/alice/turns",
+            content=b'{"messages": "x"}',
+            headers={"Content-Type": "application/x-www-form-urlencoded"},
+        )
+        without = client.post("/v1/users/alice/turns", content=b'{"messages": "x"}')
+        good = client.post("/v1/users/alice/recall", json={"query": "x"})
+
+    assert [answer.status_code, without.status_code, good.status_code] == [415, 415, 200]
+    assert "Content-Type: application/json" in answer.json()["detail"]
