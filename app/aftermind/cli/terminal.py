@@ -248,7 +248,7 @@ async def record_read(
         await memory.audit.record(action, user_id=user, namespace=namespace, detail=detail)
     except errors.StoreUnavailable as exc:
         why = f"this read cannot be recorded ({exc.why}), so nothing is shown"
-        hint = "Agents' recalls go on, from replicas. `aftermind doctor` checks the primary."
+        hint = "Agents recall from replicas. `aftermind doctor` checks the primary."
         raise errors.StoreUnavailable("audit trail", why, hint) from exc
 
 

@@ -46,7 +46,7 @@ class PostgresApiKeys:
     """See `aftermind.api.api_keys`; a key is made and revoked with an entry in the trail. All raise
     `StoreUnavailable`.
 
-    Keys are looked up at `replicas` while the primary does not answer, so that recalls over HTTP are admitted then.
+    Keys are read from `replicas` while the primary does not answer, so that recalls over HTTP are admitted then.
     """
 
     def __init__(self, database: Database, *, replicas: Sequence[Database] = (), trail: Trail | None = None) -> None:
@@ -108,7 +108,7 @@ class PostgresApiKeys:
         return bool(row and row.found)
 
     async def _row(self, statement: TextClause, **named: object) -> Row[tuple[object, ...]] | None:
-        """From the primary, else from a replica. A row that a replica lacks may be new: only the primary tells."""
+        """From the primary, else from a replica. A row that a replica lacks may be new, so the primary decides."""
 
         async def read(node: Database) -> Row[tuple[object, ...]] | None:
             async with node.transaction(read_only=True) as tx:

@@ -278,7 +278,7 @@ def _was_done(request: Request, what: object, seconds: float) -> bool:
 
 
 async def _without_delay(request: Request, work: Coroutine[None, None, None]) -> None:
-    """Do it before the answer, or after `WAIT_SECONDS` beside it.
+    """Do it before the answer, or after `WAIT_SECONDS` in the background.
 
     If the database failed or did not answer in that time, it is left out for some seconds, with no error.
     """
