@@ -56,6 +56,11 @@ class Forgot:
     pending_turns: int = 0
     proof: ErasureProof | None = None
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{count} {name}" for name, count in self.rows.items() if count)
+        proof = f", {self.proof!r}" if self.proof else ""
+        return f"<Forgot {rows or 'nothing stored'}, {self.pending_turns} pending turns{proof}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
@@ -76,6 +81,9 @@ class Export:
     spending: tuple[DailyUsage, ...] = ()
     assertions: tuple[RecordedAssertion, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Export of {self.scope.user_id!r}: {len(self.episodes)} episodes, {len(self.facts)} facts>"
 
 
 async def forget(parts: Parts, asked: Tombstone) -> Forgot:

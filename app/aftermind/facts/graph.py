@@ -19,6 +19,9 @@ class FactGraph:
     hops: Mapping[str, int]
     facts: tuple[Fact, ...]
 
+    def __repr__(self) -> str:
+        return f"<FactGraph {self.entity!r}: {len(self.hops)} entities, {len(self.facts)} facts>"
+
 
 def neighbourhood(entity: str, facts: Sequence[Fact], *, hops: int, limit: int) -> FactGraph:
     """Breadth-first search from an entity, in either direction of the facts, up to `limit` facts.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from aftermind.types.message import Json
+from aftermind.types.message import Json, shorten
 from aftermind.types.scope import EpisodeId, Scope
 
 
@@ -19,6 +19,9 @@ class Block:
     updated_at: datetime
     description: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Block {self.name!r} version {self.version}: {shorten(self.content)!r}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -31,6 +34,9 @@ class Summary:
     updated_at: datetime
     summariser: str
     version: int = 1
+
+    def __repr__(self) -> str:
+        return f"<Summary of {self.turns} turns: {shorten(self.text)!r}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +56,7 @@ class Profile:
     traits: Mapping[str, Trait] = field(default_factory=dict)
     version: int = 0
     updated_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        traits = ", ".join(f"{name}={trait.value!r}" for name, trait in self.traits.items())
+        return f"<Profile {shorten(traits, characters=120)}>"

@@ -33,6 +33,11 @@ class ErasureReport:
 
     places: tuple[SearchedPlace, ...]
 
+    def __repr__(self) -> str:
+        result = {True: "nothing remains", False: "content remains", None: "no content found"}[self.is_erased]
+        unsearched = f", {len(self.unsearched)} not searched" if self.unsearched else ""
+        return f"<ErasureReport {result}: {len(self.places)} places{unsearched}>"
+
     @property
     def is_clean(self) -> bool:
         """Whether nothing remains anywhere, and no place was left out."""
@@ -64,3 +69,6 @@ class ErasureProof:
     before: ErasureReport
     after: ErasureReport
     seconds: float
+
+    def __repr__(self) -> str:
+        return f"<ErasureProof before {self.before!r}, after {self.after!r}>"
