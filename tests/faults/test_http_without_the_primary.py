@@ -114,6 +114,9 @@ def test_without_any_node_a_key_that_was_valid_is_admitted_and_an_unknown_one_is
                 assert "the store does not answer" in recalled(client)["degraded"]
             with deployment.client(url, f"{deployment.key}x") as stranger:
                 assert stranger.get("/v1/whoami").status_code == 503
+            assert client.get("/readyz").status_code == 200, "turns are accepted and recalled"
+            with faults.frozen(deployment.servers.pid("redis")):
+                wait_until_sync(lambda: client.get("/readyz").status_code == 503, description="nothing is left")
         wait_until_sync(lambda: recalled(client)["degraded"] is None, description="the database serves again")
         with deployment.client(url, f"{deployment.key}x") as stranger:
             assert stranger.get("/v1/whoami").status_code == 401

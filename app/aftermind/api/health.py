@@ -33,12 +33,15 @@ State = Literal["ok", "degraded", "down"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One component. `needed`: without it no question can be answered whole."""
+    """One component. `needed`: without it no question can be answered whole. `is_outage`: it does not answer; else a
+    component that is down answers, and its schema or the rights of the login are wrong.
+    """
 
     name: str
     state: State
     detail: str = ""
     needed: bool = True
+    is_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,16 @@ class Health:
     def is_ready(self) -> bool:
         """Whether everything that an answer needs is there."""
         return all(part.state != "down" for part in self.parts if part.needed)
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether this process can answer, perhaps degraded: one place of memory is left, and none is set up wrongly.
+
+        An outage of the primary or of Redis concerns all processes: none of them answers better than this one.
+        """
+        wrong = [part for part in self.parts if part.needed and part.state == "down" and not part.is_outage]
+        places = [part for part in self.parts if part.name.partition(" ")[0] in ("store", "replica", "redis")]
+        return not wrong and any(part.state == "ok" for part in places)
 
     @property
     def overdue(self) -> tuple[Work, ...]:
@@ -218,7 +231,8 @@ async def _check(name: str, ask: Callable[[], Awaitable[str]], *, needed: bool =
             detail = await ask()
     except (TimeoutError, errors.AftermindError) as exc:
         why = str(exc) or f"no answer within {CHECK_TIMEOUT_SECONDS:g} s"
-        return Component(name=name, state="down", detail=why, needed=needed)
+        is_outage = isinstance(exc, TimeoutError | errors.Unavailable)
+        return Component(name=name, state="down", detail=why, needed=needed, is_outage=is_outage)
     state: State = "degraded" if detail.startswith("!") else "ok"
     return Component(name=name, state=state, detail=detail.removeprefix("!"), needed=needed)
 

@@ -119,15 +119,16 @@ async def healthz() -> dict[str, str]:
 
 
 async def readyz(request: Request, *, work: bool = False) -> JSONResponse:
-    """Whether requests can be served: 503 where the store does not answer, or its schema is too old.
+    """Whether requests can be served: 503 where nothing answers that holds memory, or the schema is too old.
 
-    With `?work=true` also where jobs are overdue: a check of the whole deployment, and not of this process, which
-    answers recalls just as well without workers. Asks for no key, so the answer is shared for a second.
+    With `?work=true` also where the primary or Redis does not answer, or jobs are overdue: a check of the whole
+    deployment, and not of this process, which recalls from a replica and accepts turns without those. Asks for no key,
+    so the answer is shared for a second.
     """
     health = await _health(request)
     body = {part.name: {"state": part.state, "detail": part.detail} for part in health.parts}
     overdue = {row.kind: {"runnable": row.runnable, "age_seconds": round(row.age_seconds, 1)} for row in health.overdue}
-    is_ready = health.is_ready and not (work and overdue)
+    is_ready = health.is_ready and not overdue if work else health.can_serve
     readiness = {"ready": is_ready, "parts": body, "overdue": overdue}
     return JSONResponse(readiness, status_code=200 if is_ready else 503)
 
