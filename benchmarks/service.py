@@ -111,6 +111,7 @@ def _environment(at: Endpoints, folder: Path) -> dict[str, str]:
         "AFTERMIND_BROKER_URL": at.redis_url,
         "AFTERMIND_EMBEDDER": "hash",
         "AFTERMIND_STATE_DIR": str(folder / "web"),
+        "AFTERMIND_WEB_RATE_PER_KEY": "0",  # one key sends as much as the service can answer
     }
 
 

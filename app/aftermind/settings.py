@@ -513,7 +513,9 @@ class Settings(BaseSettings):
         10.0, gt=0, description="Interval between renewals of a running job's lease; less than `lease_seconds`."
     )
     max_attempts: int = Field(
-        8, gt=0, description="Attempts before a job is a dead letter: about 20 minutes of back-off."
+        8,
+        gt=0,
+        description="Attempts before a job is a dead letter: about 20 minutes of back-off, without pauses of a provider.",
     )
     max_lost_leases: int = Field(
         3, gt=0, description="Lost leases before a job is dead-lettered; a rolling restart can cause two."

@@ -173,7 +173,7 @@ class _Clients:
             self._start("eraser", 0, json.dumps(asdict(erasing)))
         if self._leg.is_beside_hostile:
             env = {**self._env, "AFTERMIND_STATE_DIR": str(self._site.folder / "hostile")}
-            self._start("hostile", 0, json.dumps({"seconds": self._pace.seconds}), more=env, nice=19)
+            self._start("hostile_tenant", 0, json.dumps({"seconds": self._pace.seconds}), more=env, nice=19)
         for each in self._running:
             await wait_until(each.has_begun, timeout=START, description=f"{each.log.stem} has begun")
         self.until = now() + self._pace.seconds

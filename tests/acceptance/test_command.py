@@ -70,6 +70,30 @@ def test_status_fails_as_soon_as_a_server_is_frozen(shell: Shell) -> None:
     wait_until_sync(lambda: shell.run("status").code == 0, description="the supervisor finds Redis healthy again")
 
 
+def test_a_component_is_held_and_released(shell: Shell) -> None:
+    def state() -> str:
+        listed = json.loads(shell.run("status", "--json").out)
+        return str(next(each["state"] for each in listed if each["name"] == "worker-extract"))
+
+    assert "aftermind stack release worker-extract" in shell.must("stack", "hold", "worker-extract")
+    assert state() == "held"
+    shell.must("stack", "release", "worker-extract")
+    assert state() == "running"
+
+
+def test_status_names_pauses_and_processes_show_their_settings(shell: Shell) -> None:
+    shell.must("jobs", "pause", "--namespace", "acme", "--kind", "extract", "--reason", "INC-77")
+    try:
+        seen = shell.run("status")
+    finally:
+        shell.must("jobs", "resume", "--namespace", "acme")
+    processes = shell.must("jobs", "processes", "--wide")
+
+    assert "INC-77. `aftermind jobs resume --kind extract --namespace acme` ends it." in " ".join(seen.err.split())
+    assert all(title in processes for title in ("process", "version", "heartbeat", "MiB", "queues"))
+    assert "concurrency=" in processes
+
+
 def test_a_remembered_message_is_recalled_and_its_user_listed(shell: Shell) -> None:
     shell.must("remember", "I live in Lima.", "--user", "zoe")
 

@@ -26,6 +26,7 @@ DRAIN_POLL_SECONDS = 0.02
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
+MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})
 
 T = TypeVar("T")
 State = Literal["ok", "degraded", "down"]
@@ -48,7 +49,8 @@ class Component:
 class Work:
     """Unfinished work of one kind; `age_seconds` is how long the oldest could have run already.
 
-    Jobs that an operator has paused are runnable, but have no age: no worker may claim them.
+    Jobs that an operator has paused, and those of models while a provider is paused, are runnable, but have no age: no
+    worker may claim them.
     """
 
     kind: str
@@ -175,7 +177,10 @@ async def health(parts: Parts) -> Health:
         looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
         looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
-            asyncio.gather(*looks), _work(parts, pending), _waiting(parts, pending, spooled), parts.routing.probe()
+            asyncio.gather(*looks),
+            _work(parts, pending, gate),
+            _waiting(parts, pending, spooled),
+            parts.routing.probe(),
         )
     states, lags = parts.routing.states(), parts.routing.lags()
     replicas = [Replica(name=each, serving=states[each] == "serving", lag_seconds=lags.get(each)) for each in states]
@@ -375,12 +380,24 @@ async def _waiting(
     )
 
 
-async def _work(parts: Parts, pending: asyncio.Task[PendingBacklog | None]) -> list[Work]:
+def kinds_that_wait(states: Sequence[ProviderState]) -> frozenset[JobKind]:
+    """The kinds whose jobs wait for a provider that is paused for all calls."""
+    is_paused = any(each.why is not None and not each.is_large_only for each in states)
+    return MODEL_KINDS if is_paused else frozenset()
+
+
+async def _work(
+    parts: Parts,
+    pending: asyncio.Task[PendingBacklog | None],
+    gate: asyncio.Task[list[ProviderState] | None],
+) -> list[Work]:
     rows, waiting = await _answered(parts.ledger.backlog()), await pending
+    waits = kinds_that_wait(await gate or ())
     pauses = await _answered(read_pauses(parts)) or ()
     if rows is None:
         return []  # the components already report that the database is down
     found = [_to_work(row) for row in rows]
+    found = [replace(row, age_seconds=0.0) if row.kind in waits else row for row in found]
     if waiting is not None:
         age = await pending_age(parts, waiting, pauses)
         found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)

@@ -206,7 +206,7 @@ class JobAdmin:
             await self._parts.job_operations.pause(
                 tx, _kind(kind), namespace, reason=reason.strip(), actor=actor.strip()
             )
-            await self._record_pause(tx, "pause", kind, namespace, actor)
+            await self._record_pause(tx, "pause", kind, namespace, actor, reason=reason.strip())
         await self._anchor()
 
     async def resume(self, *, kind: JobKind | str | None = None, namespace: str | None = None, actor: str) -> bool:
@@ -273,10 +273,18 @@ class JobAdmin:
             await self._parts.trail.append(tx, namespace, audited, actor=actor, detail=detail)
 
     async def _record_pause(
-        self, tx: Transaction, what: str, kind: JobKind | str | None, namespace: str | None, actor: str
+        self,
+        tx: Transaction,
+        what: str,
+        kind: JobKind | str | None,
+        namespace: str | None,
+        actor: str,
+        *,
+        reason: str = "",
     ) -> None:
         if self._parts.trail is not None:
             detail: dict[str, Json] = {"action": what, "kind": kind or "all", "everywhere": namespace is None}
+            detail |= {"reason": reason} if reason else {}
             space = namespace or self._parts.namespace
             await self._parts.trail.append(tx, space, Audited.POLICY, actor=actor.strip(), detail=detail)
 

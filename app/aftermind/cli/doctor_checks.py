@@ -13,7 +13,7 @@ from typing import ParamSpec
 from aftermind import errors
 from aftermind.api import address_resolution, audit_anchors
 from aftermind.api.address_resolution import Addresses
-from aftermind.api.health import damaged_spool, pending_age, read_pauses, resume_command, spooled_bytes
+from aftermind.api.health import damaged_spool, kinds_that_wait, pending_age, read_pauses, resume_command, spooled_bytes
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
@@ -238,9 +238,13 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
             backlog = await parts.pending.backlog()
             age = await pending_age(parts, backlog, pauses)
             findings.append(_backlog("pending turns", backlog.turns, age, "store"))
+        states = await parts.gate.states()
+        waits = kinds_that_wait(states)
         for row in await parts.ledger.backlog():
             age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
-            if row.runnable:
+            if row.runnable and row.kind in waits:
+                findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
+            elif row.runnable:
                 findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind)))
             if row.dead:
                 remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
@@ -248,7 +252,7 @@ async def work(found: Addresses, settings: Settings) -> list[Finding]:
                 findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
         findings += [
             Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")
-            for each in await parts.gate.states()
+            for each in states
             if each.why is not None
         ]
         return findings or [Finding(what="work", seen="no pending jobs")]

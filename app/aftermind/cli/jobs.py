@@ -188,15 +188,16 @@ def latency(*, namespace: Where = None) -> Sequence[StageLatency]:
 @jobs.command()
 @terminal.with_json
 def processes(*, wide: terminal.Wide = False) -> Sequence[ProcessInfo]:
-    """Show workers, reconcilers and services: heartbeat, version, queues, memory and settings in force."""
+    """Show workers, reconcilers and services: heartbeat, version, queues and memory; with --wide settings in force."""
     found = terminal.with_memory(lambda memory: memory.job_admin.processes())
-    shown = terminal.make_table("process", "version", "heartbeat", "MiB", "queues and settings", flexible="process")
+    shown = terminal.make_table("process", "version", "heartbeat", "MiB", "queues", flexible="process")
     for each in found:
         queues_of = ", ".join(name.removeprefix("memory.") for name in each.queues) or "-"
-        settings = ", ".join(each.settings)
         texts = (each.version, terminal.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
-        shown.add_row(terminal.one_line(each.name), *texts, f"{queues_of}; {settings}" if wide else queues_of)
+        shown.add_row(terminal.one_line(each.name), *texts, queues_of)
     terminal.show(shown, wide=wide)
+    for each in found if wide else ():
+        out.print(f"\n{escape(each.name)}\n  {escape(', '.join(each.settings))}", soft_wrap=False)
     return found
 
 
@@ -276,8 +277,12 @@ def pause(
 @jobs.command()
 @terminal.with_json
 def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -> list[JobPause]:
-    """End a pause. Of a queue: those of its kinds that are paused."""
+    """End a pause. Of a queue: those of its kinds that are paused. Without both: every pause of the namespace, or
+    every one that is for all namespaces.
+    """
     kinds = _kinds(kind, queue)
+    if kind is None and queue is None:
+        kinds = [each.kind for each in _pauses() if each.namespace == namespace]
     resumed = [each for each in kinds if terminal.with_memory(_resuming(each, namespace))]
     if not resumed:
         given = {"namespace": namespace, "queue": queue, "kind": kind}
@@ -370,6 +375,8 @@ def _filter(
 def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     if job.state is JobState.RUNNING:
         return f"running at {job.worker}"
+    if job.state is JobState.DONE and job.error is None and not job.lost_leases:
+        return ""  # the note is of an attempt before
     pause = next((each for each in paused if each.covers(job.kind, job.scope.namespace)), None)
     if pause is not None and job.state in (JobState.QUEUED, JobState.RETRYING):
         return pause.summary()

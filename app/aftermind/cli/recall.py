@@ -12,7 +12,7 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
-from aftermind.api.health import Progress
+from aftermind.api.health import Progress, resume_command
 from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, User, out
@@ -21,8 +21,9 @@ from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import Mode, RecallOptions
 from aftermind.settings import Settings
-from aftermind.types import Block, Episode, Fact, FactId, Match, RecallBlock, RecallExplanation, Summary
+from aftermind.types import Block, Episode, Fact, FactId, JobKind, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
+from aftermind.types.job_admin import JobPause
 
 KnownAt = Annotated[
     datetime | None, typer.Option(help="The memory as it was at this time (UTC): without messages stored later.")
@@ -130,12 +131,16 @@ def facts(
     if history and (as_of or known_at):
         raise errors.InvalidInput("--history shows facts of every time. Leave the time out.")
 
-    async def work(memory: Memory) -> tuple[list[Fact], list[Provenance], Progress | None]:
+    async def work(memory: Memory) -> tuple[list[Fact], list[Provenance], Progress | None, list[JobPause]]:
+        pauses: list[JobPause] = []
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="facts")
         found = await query_facts(memory)
         reasons = [await memory.facts.why(fact, user_id=user, namespace=namespace) for fact in found] if why else []
         progress = None if found else await memory.progress(user_id=user, namespace=namespace)
-        return found, [each for each in reasons if each is not None], progress
+        if progress is not None:
+            space = namespace or memory.namespace
+            pauses = [each for each in await memory.job_admin.pauses(namespace=space) if _concerns_facts(each, space)]
+        return found, [each for each in reasons if each is not None], progress, pauses
 
     async def query_facts(memory: Memory) -> list[Fact]:
         if history:
@@ -149,23 +154,31 @@ def facts(
             known_at=_in_utc(known_at),
         )
 
-    found, reasons, progress = terminal.with_memory(work)
+    found, reasons, progress, pauses = terminal.with_memory(work)
     sources = {each.fact.id: each.episodes for each in reasons} if why else None
     if progress is None:
         terminal.show(believed(found, sources, with_beliefs=history, show_minutes=wide or not history), wide=wide)
     else:
-        terminal.show(_reason_for_no_facts(progress, is_filtered=bool(subject or predicate or as_of or known_at)))
+        is_filtered = bool(subject or predicate or as_of or known_at)
+        terminal.show(_reason_for_no_facts(progress, pauses, is_filtered=is_filtered))
     return reasons if why else found
 
 
-def _reason_for_no_facts(progress: Progress, *, is_filtered: bool) -> str:
+def _concerns_facts(pause: JobPause, namespace: str) -> bool:
+    return pause.covers(JobKind.STORE, namespace) or pause.covers(JobKind.EXTRACT, namespace)
+
+
+def _reason_for_no_facts(progress: Progress, pauses: Sequence[JobPause], *, is_filtered: bool) -> str:
     left = progress.pending_turns + progress.jobs
+    if left and pauses:
+        todo = f"they are {pauses[0].summary()}; `{resume_command(pauses[0])}` ends it"
+        return escape(f"No facts yet. Unfinished turns and jobs of this user: {left:,}; {todo}.")
     if left:
         store = address_resolution.resolve(Settings())
         todo = "`aftermind status` shows whether workers run"
         if store.is_in_process:
             todo = f"{'`aftermind worker`' if store.is_shared else 'a process that opens this store'} does this work"
-        return f"No facts yet: {terminal.count_of(left, 'turn or job')} of this user to do; {todo}."
+        return f"No facts yet. Unfinished turns and jobs of this user: {left:,}; {todo}."
     if not progress.episodes:
         return "No facts: this user has no messages. `aftermind users` lists the users."
     if is_filtered and progress.facts:

@@ -1,9 +1,10 @@
-"""`aftermind up`, `down`, `status` and `stack destroy`: the embedded stack."""
+"""`aftermind up`, `down`, `restart`, `status`, `logs` and `stack`: the embedded stack."""
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -15,6 +16,11 @@ from aftermind.cli import migrate, stack_processes, terminal
 from aftermind.cli.terminal import out
 from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
+
+if TYPE_CHECKING:  # SQLAlchemy: `aftermind status` of a stopped stack does without
+    from aftermind.api.health import Health
+    from aftermind.memory import Memory
+    from aftermind.types.job_admin import JobPause
 
 OLD_SECONDS = 60.0  # a doorbell takes milliseconds, so older runnable jobs are overdue
 GOOD = {ComponentState.RUNNING, ComponentState.EXITED, ComponentState.HELD}
@@ -29,6 +35,8 @@ def register(app: typer.Typer) -> None:
     app.command()(status)
     app.command()(logs)
     family = typer.Typer(help="The embedded stack as a whole.", no_args_is_help=True)
+    family.command()(hold)
+    family.command()(release)
     family.command()(destroy)
     app.add_typer(family, name="stack")
 
@@ -174,7 +182,7 @@ def status() -> object:
         out.print("[dim]`aftermind logs supervisor` shows when and how each process ended.[/]")
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
-        stack_processes.print_addresses(settings, has_keys=is_database_up and has_keys())
+        stack_processes.print_addresses(settings, has_keys=has_keys() if is_database_up else None)
     is_part_down = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
@@ -200,21 +208,32 @@ def _status_of_store(settings: Settings) -> object:
     return seen
 
 
-def has_keys() -> bool:
-    """Whether an API key was made, which ends the local token; False if the database does not answer."""
+def has_keys() -> bool | None:
+    """Whether an API key was made, which ends the local token; None if the database does not answer."""
     with suppress(errors.Unavailable, errors.Conflict):
         return terminal.with_memory(lambda memory: memory.api_keys.any())
-    return False
+    return None
 
 
 def _warn_about_health() -> bool:
     """Warn of what process states do not show: a frozen server, a paused provider, a missing schema, overdue jobs, dead
     letters. Returns whether a part is down that every answer needs.
     """
-    health = terminal.with_memory(lambda memory: memory.health())
+    from aftermind.api.health import resume_command
+
+    async def look(memory: "Memory") -> "tuple[Health, Sequence[JobPause]]":
+        seen = await memory.health()
+        with suppress(errors.AftermindError):
+            return seen, await memory.job_admin.pauses()
+        return seen, ()
+
+    health, pauses = terminal.with_memory(look)
     for part in health.parts:
-        if part.state != "ok":
+        if part.state != "ok" and not (part.name == "pauses" and pauses):
             terminal.warn(f"{part.name}: {part.detail}")
+    for each in pauses:
+        where = f"of namespace {each.namespace}" if each.namespace else "of every namespace"
+        terminal.warn(f"{each.kind or 'all'} jobs {where} are {each.summary()}. `{resume_command(each)}` ends it.")
     for row in health.work:
         if row.age_seconds > OLD_SECONDS:
             terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
@@ -223,6 +242,30 @@ def _warn_about_health() -> bool:
                 f"{row.kind}: {terminal.count_of(row.dead, 'dead letter')}. See `aftermind dead-letters stats`."
             )
     return not health.is_ready
+
+
+@terminal.with_json
+def hold(
+    component: Annotated[str, typer.Argument(help="The component, as in `status`.", show_default=False)],
+) -> list[ComponentStatus]:
+    """Stop one component and keep it stopped until `release`, for example to test an alert."""
+    stack = Stack(Settings().state_dir)
+    with terminal.err.status(f"Stopping {component} …"):
+        stack.hold(component)
+    out.print(f"Stopped {escape(component)} until `aftermind stack release {escape(component)}`.")
+    return stack.status()
+
+
+@terminal.with_json
+def release(
+    component: Annotated[str, typer.Argument(help="A component that was held.", show_default=False)],
+) -> list[ComponentStatus]:
+    """Start a held component again."""
+    stack = Stack(Settings().state_dir)
+    with terminal.err.status(f"Starting {component} …"):
+        stack.release(component)
+    out.print(f"Started {escape(component)}.")
+    return stack.status()
 
 
 @terminal.with_json

@@ -171,10 +171,10 @@ def _revealed(value: object) -> object:
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
-def print_addresses(settings: Settings, *, has_keys: bool) -> None:
+def print_addresses(settings: Settings, *, has_keys: bool | None) -> None:
     """Print the addresses of the processes that were started here, with Flower's password.
 
-    `has_keys`: an API key was made, so the local token is not accepted.
+    `has_keys`: an API key was made, so the local token is not accepted; None: unknown, and nobody can sign in.
     """
     known = read_json(settings.state_dir / REMEMBERED)
     if known is None:
@@ -185,7 +185,7 @@ def print_addresses(settings: Settings, *, has_keys: bool) -> None:
     out.print(f"\n[bold]Service[/]  http://127.0.0.1:{web_port}{_note_on_port(settings, 'web_port', web_port)}")
     if has_keys:
         out.print("[bold]Sign in[/]  with an API key: [bold]aftermind api-keys create NAME[/] makes one")
-    else:
+    elif has_keys is False:
         token = local_web_token.read_token(settings.state_dir)
         out.print(f"[bold]Sign in[/]  http://127.0.0.1:{web_port}/login?token={token}")
         out.print("         until the first key is made")

@@ -24,8 +24,10 @@ FAILURES = 5  # in a row: one slow answer stops nothing, and a dead provider cos
 OPEN = timedelta(seconds=5)  # the first time; doubles up to LONGEST while the probes fail
 LONGEST = timedelta(minutes=2)
 EARLY = timedelta(seconds=1)  # while the breaker is open, one question a second finds out whether it is well again
+LARGE_SUFFIX = " (large calls)"
 LARGE_TOKENS = 4_000  # of a large call: some 40 times an ordinary message, and more than most extractions show
 REFUSED = timedelta(seconds=60)  # how long a refused key is remembered without being refused again
+TEST = timedelta(seconds=60)  # after a pause, for which it counts as one: a call tests the provider then
 
 
 _early: ContextVar[bool] = ContextVar("aftermind_early", default=False)
@@ -61,13 +63,18 @@ def unreported() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderState:
-    """State of a provider, shared by all processes. `why` and `remedy` are None if it is available."""
+    """State of a provider, shared by all processes. `why` and `remedy` are None if it is available.
+
+    `wait_seconds` is 0 while a call tests whether a paused provider answers again. `is_large_only`: other calls are
+    made.
+    """
 
     provider: str
     why: str | None
     remedy: str | None
     wait_seconds: float
     failures: int
+    is_large_only: bool = False
 
 
 class ProviderLimiter:
@@ -129,15 +136,16 @@ class ProviderLimiter:
         now = int(seconds) + int(micros) / 1e6
         for name in await self._link.call("SMEMBERS", self._keys.providers()):
             fields = await self._link.call("HMGET", self._keys.provider(name.decode()), "open", "why", "failures")
-            left = max(0.0, int(fields[0] or 0) / 1000 - now)
-            cause = fields[1] or b"" if left else b""
+            left = int(fields[0] or 0) / 1000 - now  # the time of the last pause stays until a call succeeds
+            cause = fields[1] or b"" if left > -TEST.total_seconds() else b""
             found.append(
                 ProviderState(
                     provider=name.decode(),
                     why=_REASONS.get(cause),
                     remedy=_REMEDIES.get(cause),
-                    wait_seconds=left,
+                    wait_seconds=max(0.0, left),
                     failures=int(fields[2] or 0),
+                    is_large_only=name.decode().endswith(LARGE_SUFFIX),
                 )
             )
         return found
@@ -152,7 +160,8 @@ _REASONS = {
 _REMEDIES = {
     b"budget": "Wait, or raise AFTERMIND_MODEL_REQUESTS_PER_MINUTE or AFTERMIND_MODEL_TOKENS_PER_MINUTE.",
     b"breaker": "Check its address in the workers' environment (OPENAI_BASE_URL), and that it answers there. "
-    "`aftermind jobs list` shows the errors. Calls resume by themselves.",
+    "`aftermind jobs list` shows the errors. Calls resume by themselves; `aftermind jobs run-now` repeats waiting jobs "
+    "now.",
     b"limited": "Wait, or ask the provider for a higher limit.",
     b"refused": "Correct the key in the workers' environment (OPENAI_API_KEY).",
 }
@@ -174,7 +183,7 @@ def _outcome(error: errors.AftermindError | None) -> tuple[str | None, timedelta
 
 def _large(provider: str) -> str:
     """The name of the breaker of its large calls, as operators see it."""
-    return f"{provider} (large calls)"
+    return f"{provider}{LARGE_SUFFIX}"
 
 
 def _timedelta(ms: bytes | int) -> timedelta:

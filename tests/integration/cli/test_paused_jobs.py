@@ -1,6 +1,7 @@
 """Jobs that an operator has paused are reported as paused, with the command that ends it: never as missing workers."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from uuid import uuid4
@@ -205,12 +206,30 @@ def test_turns_that_are_not_stored_yet_are_listed_and_found_by_their_short_ids()
     others = [["--state", "dead"], ["--kind", "embed"], ["--user", "unknown"], ["--error", "x"]]
     elsewhere = [run(app, ["jobs", "list", *filters]).output for filters in others]
 
+    no_facts = run(app, ["facts", "--namespace", "acme", "--user", "pz"]).output
+    recorded = run(app, ["audit", "list", "--namespace", "acme", "--json"]).stdout
+
+    assert "paused by" in no_facts
+    assert "`aftermind jobs resume --namespace acme` ends it" in no_facts
+    assert '"reason": "contract"' in recorded
     assert re.search("paused by .+ since .+: contract", listed)
     assert [line.split()[5] for line in queued.splitlines() if "pending" in line] == ["acme", "beta"]
     assert "waits in Redis for a store worker" in queued
     assert timeline.exit_code == 0, timeline.exception
     assert "accepted" in timeline.output
     assert not any("pending" in text for text in elsewhere)
+
+
+@pytest.mark.usefixtures("environment")
+def test_every_pause_of_a_namespace_is_ended_together() -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    for options in (["--queue", "memory.extract", "--namespace", "acme"], ["--namespace", "acme"], ["--kind", "embed"]):
+        assert run(app, ["jobs", "pause", "--reason", "x", *options]).exit_code == 0
+
+    assert run(app, ["jobs", "resume", "--namespace", "acme"]).exit_code == 0
+    left = json.loads(run(app, ["jobs", "pauses", "--json"]).stdout)
+
+    assert [(each["kind"], each["namespace"]) for each in left] == [("embed", None)]
 
 
 @pytest.mark.usefixtures("environment")

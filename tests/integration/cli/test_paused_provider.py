@@ -12,7 +12,7 @@ from aftermind.settings import Settings
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.resource_cleanup import closing
-from tests.support.servers import Database
+from tests.support.servers import Database, psql_async
 
 
 async def _refuse(redis_url: str) -> None:
@@ -58,3 +58,40 @@ async def test_doctor_and_health_name_the_provider_whose_key_is_refused(
     [models] = [part for part in seen.parts if part.name == "models"]
     assert models.state == "degraded"
     assert "refuses our key" in models.detail
+
+
+OLD_JOB = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at)
+    VALUES (gen_random_uuid(), 'default', 'u', '{kind}', 'queued', gen_random_uuid()::text, now() - interval '1 hour')
+"""
+
+
+async def test_jobs_that_wait_for_a_provider_are_not_overdue_and_no_worker_is_missing(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules")
+    found = Addresses(store=database.app_url, replicas=(), redis=redis_url, broker=redis_url)
+    for kind in ("extract", "forget"):
+        await psql_async(database.url, OLD_JOB.format(kind=kind))
+    async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
+        before = {row.kind for row in (await memory.health()).overdue}
+        async with closing(RedisLink(redis_url, timeout=2.0, name="test")) as link:
+            gate = ProviderLimiter()
+            gate.bind(link, Keys())
+            for _ in range(FAILURES):
+                await gate.report("openai", errors.ModelUnavailable("openai", "no connection (ConnectError)"))
+            health, findings = await memory.health(), await doctor_checks.work(found, settings)
+            await link.call("HINCRBY", Keys().provider("openai"), "open", -20_000)  # the pause of 5 s ended 15 s ago
+            in_gap = await memory.health()
+            await gate.report("openai", None)
+            after = await memory.health()
+
+    assert before == {"extract", "forget"}
+    assert {row.kind for row in health.overdue} == {row.kind for row in in_gap.overdue} == {"forget"}
+    assert health.paused["openai"] > 0
+    assert in_gap.paused == {"openai": 0.0}
+    assert after.paused == {}
+    assert {row.kind for row in after.overdue} == {"extract", "forget"}
+    verdicts = {each.what: each.verdict for each in findings}
+    assert verdicts["extract jobs"] is Verdict.GOOD
+    assert (verdicts["forget jobs"], verdicts["provider openai"]) == (Verdict.BAD, Verdict.BAD)

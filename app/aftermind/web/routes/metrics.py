@@ -29,7 +29,7 @@ WORK = {
     ),
     "age_seconds": (
         "aftermind_oldest_runnable_seconds",
-        "For how long the oldest of the runnable could run; paused jobs are left out.",
+        "For how long the oldest of the runnable could run; jobs that are paused or wait for a provider are left out.",
     ),
 }
 
@@ -82,7 +82,9 @@ class Now:
         yield from self._waiting()
         yield from self._replicas()
         paused = GaugeMetricFamily(
-            "aftermind_provider_paused_seconds", "How long a model provider is not called.", labels=["provider"]
+            "aftermind_provider_paused_seconds",
+            "How long a model provider is not called; 0 while a call tests it. Absent if it is not paused.",
+            labels=["provider"],
         )
         for name, seconds in self._health.paused.items():
             paused.add_metric([name], seconds)
