@@ -62,7 +62,7 @@ def test_alerts_about_work_and_recalls_refer_to_series_of_the_history() -> None:
         each["alert"] for each in alerts if set(re.findall(r"\baftermind_\w+", each["expr"])) <= gauges | buckets
     }
 
-    assert {f"Aftermind{name}" for name in ("WorkLies", "DeadLetters", "FailuresRise", "StoredLate")} <= sampled
+    assert {f"Aftermind{name}" for name in ("JobsOverdue", "DeadLetters", "FailuresRise", "StoringSlow")} <= sampled
     assert {"AftermindRecallSlow", "AftermindRecallDegraded"} <= sampled
 
 

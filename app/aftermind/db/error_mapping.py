@@ -87,7 +87,7 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.SchemaOutdated(None, HEAD) from exc
     if isinstance(cause, pg.DataError) and (found := _DIMENSIONS.search(str(cause))):
         raise errors.DimensionMismatch(int(found[1]), int(found[2])) from exc
-    if isinstance(cause, _NOT_TEXT) or (isinstance(cause, pg.DataError) and "surrogates" in str(cause)):
+    if isinstance(cause, _NOT_TEXT) or (isinstance(cause, pg.DataError) and "surrogate" in str(cause)):
         why = "it holds a NUL character or a lone surrogate, which Postgres cannot keep; take it out."
         raise errors.InvalidQuery("text", "(left out)", why) from exc
     if isinstance(cause, pg.InvalidCachedStatementError):  # by now the driver has dropped it

@@ -317,12 +317,16 @@ def test_text_that_no_database_keeps_is_a_problem_of_the_request(api: httpx.Clie
         ("/v1/replays", {**plan, "filter": {}, "name": bad}),
         ("/v1/dead-letters/discard", {"filter": {"reasons": [bad]}, "note": "n", "actor": "a"}),
         (f"/v1/users/{user}/facts", {"subject": "x", "predicate": bad, "object": "z"}),
-        (f"/v1/users/{user}/recall", {"query": "x", "metadata": {"k": bad}}),
         (f"/v1/users/{user}/forget", {"session_id": bad}),
     ]
-    answers = [(path, api.post(path, content=json.dumps(body)).status_code) for path, body in asked]
+    header = {"Content-Type": "application/json"}
+    filtered = {"query": "x", "metadata": {"k": bad}}  # cleaned as the metadata of messages is
+    answers = [(path, api.post(path, content=json.dumps(body), headers=header)) for path, body in asked]
 
-    assert [(path, code) for path, code in answers if code != 422] == []
+    assert [(path, answer.status_code) for path, answer in answers if answer.status_code != 422] == []
+    assert not [path for path, answer in answers if "dictionary or object" in answer.text]
+    cleaned = api.post(f"/v1/users/{user}/recall", content=json.dumps(filtered), headers=header)
+    assert (cleaned.status_code, cleaned.json()["degraded"]) == (200, None)
 
 
 def test_a_body_without_end_is_refused(api: httpx.Client, user: str) -> None:
