@@ -24,7 +24,7 @@ from aftermind.nearest_name import nearest_name
 PREFIX = "AFTERMIND_"
 OF_KUBERNETES = re.compile(r"_SERVICE_(?:HOST|PORT)|_PORT(?:$|_\d+_)")  # a Service named aftermind-… sets these
 log = logging.getLogger(__name__)
-_reported: set[str] = set()  # unknown variables; a process logs each once
+_reported: dict[str, str] = {}  # unknown variables, with suggestions; a process logs each once
 
 
 class _Files(PydanticBaseSettingsSource):
@@ -101,10 +101,15 @@ def _suggestion(name: str, fields: Fields) -> str:
 def _warn_of_unknown_variables(given: Iterable[str], fields: Fields) -> None:
     known = _variables(fields)
     known |= {f"{PREFIX}{name.upper()}_FILE": name for name in fields}
-    for name in sorted({each.upper() for each in given} - known.keys() - _reported):
+    for name in sorted({each.upper() for each in given} - known.keys() - _reported.keys()):
         if name.startswith(PREFIX) and not OF_KUBERNETES.search(name):
-            _reported.add(name)
+            _reported[name] = _suggestion(name, fields).strip()
             log.warning("%s is ignored: there is no such setting.%s", name, _suggestion(name, fields))
+
+
+def unknown_variables() -> dict[str, str]:
+    """Variables of this process or its `.env` that look like settings and are none, with the nearest name or ""."""
+    return dict(_reported)
 
 
 def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> errors.InvalidSettings:

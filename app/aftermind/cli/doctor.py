@@ -59,7 +59,12 @@ async def examine(settings: Settings) -> list[Finding]:
 async def _examine(settings: Settings) -> list[Finding]:
     """All findings of one database, in the order of the data flow."""
     found = address_resolution.resolve(settings)
-    looks = [doctor_checks.disk(settings), doctor_checks.spool(settings), doctor_checks.models(settings)]
+    looks = [
+        doctor_checks.variables(),
+        doctor_checks.disk(settings),
+        doctor_checks.spool(settings),
+        doctor_checks.models(settings),
+    ]
     if found.redis is not None:
         looks = [
             doctor_checks.postgres(found.store, settings),

@@ -23,7 +23,7 @@ from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
-from aftermind.settings import Settings
+from aftermind.settings import Settings, unknown_variables
 from aftermind.types import JobKind
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
@@ -101,6 +101,8 @@ def _first_remedy(exc: Exception, what: str) -> str | None:
         return "Correct Redis first."
     if isinstance(exc, errors.StoreUnavailable) and what not in ("Postgres", "replica"):
         return "Correct Postgres first."
+    if isinstance(exc, TimeoutError) and what not in ("Postgres", "replica", "Redis"):
+        return "Correct Postgres and Redis first, if they do not answer either."
     return None
 
 
@@ -322,6 +324,19 @@ async def workers(url: str, settings: Settings) -> list[Finding]:
     finally:
         await link.close()
     return [_sung(queue, wait) for queue, wait in waits.items()]
+
+
+async def variables() -> list[Finding]:
+    """Variables that are ignored, because they name no setting."""
+    return [
+        Finding(
+            what="settings",
+            seen=f"{name} is ignored: there is no such setting",
+            verdict=Verdict.WARNING,
+            remedy=suggestion or "Remove it, or correct its name.",
+        )
+        for name, suggestion in sorted(unknown_variables().items())
+    ]
 
 
 async def disk(settings: Settings) -> list[Finding]:
@@ -581,7 +596,7 @@ def _sung(queue: str, wait: float | None) -> Finding:
         return Finding(what=f"queue {queue}", seen=f"a worker consumed the probe in {1000 * wait:.0f} ms")
     remedy = (
         "If `aftermind jobs processes` lists a worker of this queue, it is busy, for example with a model that does "
-        f"not answer. Otherwise run `aftermind worker --queues {queue}`."
+        f"not answer, or it waits for Postgres. Otherwise run `aftermind worker --queues {queue}`."
     )
     seen = f"no worker consumed the probe within {worker_probe.LONGEST_SECONDS:g} s"
     return Finding(what=f"queue {queue}", seen=seen, verdict=Verdict.WARNING, remedy=remedy)

@@ -146,3 +146,12 @@ def test_a_tenant_is_exported_and_comes_back_into_its_namespace(tmp_path: Path) 
 
 def said(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
+
+
+def test_doctor_names_variables_that_are_no_settings(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AFTERMIND_")}
+    named = {"AFTERMIND_DATABASE_URL": f"sqlite:{tmp_path / 'memory.db'}", "AFTERMIND_EMBEDER": "hash"}
+    done = run_module(["aftermind.cli", "doctor"], env=env | named, cwd=tmp_path)
+
+    assert "settings: AFTERMIND_EMBEDER is ignored: there is no such setting" in done.stdout
+    assert "Did you mean AFTERMIND_EMBEDDER?" in done.stdout
