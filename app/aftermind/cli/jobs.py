@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -390,7 +391,7 @@ def _row(job: Job, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
     texts = (str(job.id) if wide else terminal.short_id(job.id), job.state, job.kind, terminal.when(job.updated_at))
     return (
         *texts,
-        job.run_at.strftime("%H:%M:%S") if is_waiting else "",
+        (job.run_at.strftime("%H:%M:%S") if job.run_at > datetime.now(UTC) else "due") if is_waiting else "",
         *([escape(job.scope.namespace)] if with_namespace else []),
         escape(user if wide else dead_letters.shorten(user)),
     )
