@@ -9,6 +9,7 @@ AftermindError
 │   ├── InvalidFact, InvalidBlock, InvalidItem, InvalidFilter, InvalidFeedback
 │   ├── InvalidKey, InvalidWebhook, InvalidGoldSet
 │   └── InvalidSettings     a URL, a name or a combination of settings
+│       ├── NoStoreNamed    neither a setting nor a running embedded stack names a store
 │       ├── KeyFileLost     a key file is missing, although rows made with its key exist
 │       └── ExtraMissing    a package that an extra installs is not installed
 ├── Unavailable             a component does not answer; the same call may succeed later
@@ -154,6 +155,19 @@ class InvalidGoldSet(_InvalidField):
 
 class InvalidSettings(_InvalidField):
     """An invalid setting or combination of settings."""
+
+
+class NoStoreNamed(InvalidSettings):
+    """Neither a setting nor a running embedded stack names a store."""
+
+    def __init__(self, state_dir: object) -> None:
+        super().__init__(
+            "AFTERMIND_DATABASE_URL",
+            None,
+            f"no store is named, and no embedded stack is up in {state_dir} (AFTERMIND_STATE_DIR; "
+            "`aftermind up` uses its own folder). Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db needs "
+            "nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`.",
+        )
 
 
 class ExtraMissing(InvalidSettings):

@@ -194,12 +194,7 @@ def _in_process_addresses(
 def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> Addresses:
     found = _read_endpoints(settings.state_dir)
     if found is None:
-        why = (
-            f"no store is named, and no embedded stack is up in {settings.state_dir} (AFTERMIND_STATE_DIR; "
-            "`aftermind up` uses its own folder). Set AFTERMIND_DATABASE_URL: sqlite:/path/memory.db needs "
-            "nothing else, postgresql://… needs AFTERMIND_BROKER_URL too. Or start a stack by `aftermind up`."
-        )
-        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, why)
+        raise errors.NoStoreNamed(settings.state_dir)
     if broker is None and redis is None:
         return found
     broker, redis = _queue(broker, redis or found.redis)

@@ -58,9 +58,7 @@ def _default_memory() -> AgentMemory:
     """The memory of the settings. In memory if they name no store, as loomflow's own default is."""
     try:
         return AgentMemory()
-    except errors.InvalidSettings as exc:
-        if (exc.field, exc.value) != ("url", None):
-            raise
+    except errors.NoStoreNamed as exc:
         log.warning("the agent's memory ends with the process: %s", exc)
         return AgentMemory("inmemory")
 
