@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import permutations
-from pathlib import Path
 
 from aftermind import errors
 from aftermind.api import address_resolution
@@ -57,18 +56,18 @@ def readable_fingerprints(settings: Settings) -> dict[str, list[str]]:
 def announced_state(settings: Settings, **options: object) -> dict[str, list[str]]:
     """What a process announces: fingerprints of its keys, its settings, and options of its command.
 
-    The settings that decide what it derives come first, then the others that differ from their defaults. Secrets and
-    addresses are left out.
+    Settings are those that decide what it derives, and the others that differ from their defaults. Secrets, addresses
+    and folders are left out.
     """
     others = {
         name: value
         for name, value in settings.model_dump(exclude_defaults=True).items()
         if name not in COMPARED_SETTINGS
         and not name.endswith("_url")  # it may have a password
-        and isinstance(value, str | int | float | Path)
+        and isinstance(value, str | int | float)
     }
-    listed = [f"{name}={value}" for name, value in {**others, **options}.items() if value is not None]
-    return {**readable_fingerprints(settings), SETTINGS: [*list_settings(settings), *listed]}
+    listed = [f"{name}={value}" for name, value in {**options, **others}.items() if value is not None]
+    return {**readable_fingerprints(settings), SETTINGS: [*listed, *list_settings(settings)]}
 
 
 def process_description(*queues: str) -> Callable[[], list[str]]:
