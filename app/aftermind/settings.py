@@ -103,8 +103,9 @@ def _warn_of_unknown_variables(given: Iterable[str], fields: Fields) -> None:
     known |= {f"{PREFIX}{name.upper()}_FILE": name for name in fields}
     for name in sorted({each.upper() for each in given} - known.keys() - _reported.keys()):
         if name.startswith(PREFIX) and not OF_KUBERNETES.search(name):
-            _reported[name] = _suggestion(name, fields).strip()
-            log.warning("%s is ignored: there is no such setting.%s", name, _suggestion(name, fields))
+            suggestion = _suggestion(name, fields)
+            _reported[name] = suggestion.strip()
+            log.warning("%s is ignored: there is no such setting.%s", name, suggestion)
 
 
 def unknown_variables() -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.servers import Servers, start
 from tests.support.valkey import Valkey, running_valkey
 
 
@@ -19,3 +20,14 @@ def valkey() -> Iterator[Valkey]:
     """A server to do anything to."""
     with running_valkey() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def module_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Servers of one module alone, whose tests kill and freeze them."""
+    running = start(tmp_path_factory.mktemp("nodes") / "stack")
+    try:
+        running.make_template()
+        yield running
+    finally:
+        running.stack.destroy()

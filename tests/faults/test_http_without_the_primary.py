@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,24 +18,12 @@ from tests.fundamentals.conftest import as_environment
 from tests.support import faults
 from tests.support.deployed_service import running, serving
 from tests.support.fork_server import run_module
-from tests.support.servers import Servers, start
+from tests.support.servers import Servers
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until_sync
 
 pytestmark = pytest.mark.long
 LONGER_THAN_A_CLIENT_WAITS = 60.0  # of the database: a request that waited for it would fail here
-REQUESTS = 40
-
-
-@pytest.fixture(scope="module")
-def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Servers of this module alone, which freezes them."""
-    servers = start(tmp_path_factory.mktemp("nodes") / "stack")
-    try:
-        servers.make_template()
-        yield servers
-    finally:
-        servers.stack.destroy()
 
 
 @dataclass(frozen=True)
@@ -52,14 +40,14 @@ class Deployment:
 
 
 @pytest.fixture
-async def deployment(own_servers: Servers, tmp_path: Path) -> AsyncIterator[Deployment]:
-    database = await asyncio.to_thread(own_servers.create_database)
+async def deployment(module_servers: Servers, tmp_path: Path) -> AsyncIterator[Deployment]:
+    database = await asyncio.to_thread(module_servers.create_database)
     await keep(database.url, [said("The bees live behind the barn")])
     settings = Settings(
         database_url=database.app_url,
         relay_url=database.relay_url,
         replica_urls=database.app_replica_urls,
-        broker_url=own_servers.redis_url,
+        broker_url=module_servers.redis_url,
         state_dir=tmp_path,
         db_timeout_seconds=LONGER_THAN_A_CLIENT_WAITS,
         db_connect_timeout_seconds=LONGER_THAN_A_CLIENT_WAITS,
@@ -69,7 +57,7 @@ async def deployment(own_servers: Servers, tmp_path: Path) -> AsyncIterator[Depl
     async with Memory(settings=settings) as memory:
         _, key = await memory.api_keys.create("web shop")
     with running(["worker", "--queues", "all"], hasty(settings), tmp_path / "worker.log"):  # settles the run of Redis
-        yield Deployment(own_servers, settings, key)
+        yield Deployment(module_servers, settings, key)
 
 
 def hasty(settings: Settings) -> Settings:

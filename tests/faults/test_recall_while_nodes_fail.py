@@ -1,7 +1,7 @@
 """Recall under load while its nodes die, freeze and are promoted: no recall raises, none is late, none is stale."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -17,24 +17,13 @@ from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.types import RecallBlock, Scope, ServedBy
 from tests.support import faults
 from tests.support.loop_clock import loop_clock
-from tests.support.servers import Servers, psql_async, start
+from tests.support.servers import Servers, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.waiting import wait_until
 
 ALICE = Scope(user_id="alice", session_id="s1")
 BUDGET_SECONDS = 4.0  # of a recall, and to connect: enough for a busy machine
 LATEST = BUDGET_SECONDS + 0.6
-
-
-@pytest.fixture(scope="module")
-def own_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Servers of this module alone, for its tests kill and freeze them; the last one leaves no replica."""
-    running = start(tmp_path_factory.mktemp("nodes") / "stack")
-    try:
-        running.make_template()
-        yield running
-    finally:
-        running.stack.destroy()
 
 
 @dataclass
@@ -64,8 +53,8 @@ class RepeatedRecalls:
 
 
 @pytest.fixture
-async def asking(own_servers: Servers) -> AsyncIterator[RepeatedRecalls]:
-    database = await asyncio.to_thread(own_servers.create_database)
+async def asking(module_servers: Servers) -> AsyncIterator[RepeatedRecalls]:
+    database = await asyncio.to_thread(module_servers.create_database)
     await keep(database.url, [said("The bees live behind the barn"), said("Thanks!")])
     reading = [
         PostgresDatabase(url, connect_timeout_seconds=BUDGET_SECONDS, session_settings=READ_SETTINGS)
@@ -86,13 +75,13 @@ async def asking(own_servers: Servers) -> AsyncIterator[RepeatedRecalls]:
 
 
 async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(
-    own_servers: Servers, asking: RepeatedRecalls
+    module_servers: Servers, asking: RepeatedRecalls
 ) -> None:
     stopped = asyncio.Event()
     load = [asyncio.create_task(asking.until_stopped(stopped)) for _ in range(4)]
 
     for _ in range(2):
-        faults.kill_tree(own_servers.pid("postgres-replica"))
+        faults.kill_tree(module_servers.pid("postgres-replica"))
         await asking.served_by(ServedBy.PRIMARY)
         await asking.served_by(ServedBy.REPLICA)
     stopped.set()
@@ -104,9 +93,9 @@ async def test_a_replica_killed_under_load_fails_no_recall_and_comes_back(
 
 
 async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(
-    own_servers: Servers, asking: RepeatedRecalls
+    module_servers: Servers, asking: RepeatedRecalls
 ) -> None:
-    with faults.frozen(own_servers.pid("postgres-replica")):
+    with faults.frozen(module_servers.pid("postgres-replica")):
         for _ in range(20):
             await asking.ask()
 
@@ -116,9 +105,9 @@ async def test_a_frozen_replica_delays_one_recall_by_a_part_of_its_budget(
 
 
 async def test_with_the_primary_frozen_the_replica_goes_on_serving(
-    own_servers: Servers, asking: RepeatedRecalls
+    module_servers: Servers, asking: RepeatedRecalls
 ) -> None:
-    with faults.frozen(own_servers.pid("postgres")):
+    with faults.frozen(module_servers.pid("postgres")):
         for _ in range(20):
             block = await asking.ask()
             assert block.served_by is ServedBy.REPLICA
@@ -127,8 +116,8 @@ async def test_with_the_primary_frozen_the_replica_goes_on_serving(
     assert asking.slowest < LATEST
 
 
-async def test_a_promoted_replica_serves_no_more(own_servers: Servers, asking: RepeatedRecalls) -> None:
-    await psql_async(own_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
+async def test_a_promoted_replica_serves_no_more(module_servers: Servers, asking: RepeatedRecalls) -> None:
+    await psql_async(module_servers.endpoints.replica_admin_urls[0], "SELECT pg_promote()")
 
     await asking.served_by(ServedBy.PRIMARY)
     asking.blocks.clear()

@@ -289,7 +289,7 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"
-    pauses = (f"{each.provider} is not called for {each.wait_seconds:.0f} s: {each.why}" for each in paused)
+    pauses = (f"{each.provider} is {each.pause}" for each in paused)
     return f"!{'; '.join(pauses)}. Its jobs wait."
 
 

@@ -63,10 +63,7 @@ class InProcessVectors:
     async def count(self) -> Counts:
         async def count(tx: MemoryTransaction, owner: Scope) -> tuple[int, int, int, int]:
             rows = await tx.owned("episodes", owner)
-            active, standby = (
-                tables.vector_table(tx) or tables.VECTOR_TABLES[0],
-                tables.standby_table(tx),
-            )
+            active, standby = tables.vector_table(tx) or tables.VECTOR_TABLES[0], tables.standby_table(tx)
             sizes = len(await tx.owned(active, owner)), len(await tx.owned(standby, owner))
             return len(rows), *sizes, sum(len(each.content) for each in rows.values())
 

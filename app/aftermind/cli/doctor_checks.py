@@ -603,7 +603,7 @@ def _sung(queue: str, wait: float | None) -> Finding:
 
 
 def _paused(state: ProviderState) -> str:
-    return f"paused for {state.wait_seconds:.0f} s: {state.why}. Its jobs wait and use no attempts"
+    return f"{state.pause}. Its jobs wait and use no attempts"
 
 
 def _paused_by(pause: JobPause) -> str:

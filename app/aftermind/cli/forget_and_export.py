@@ -91,13 +91,10 @@ def export(
     if to is not None and Path(to).suffix.lower() in OTHER_FORMATS:
         why = f"{to}: an export is JSON. Name a .json file; pandas.json_normalize makes tables of its parts."
         raise errors.InvalidInput(why)
+    if (user is not None) + anonymous + all_users != 1:
+        raise errors.InvalidFilter("user", user, "set one of --user ID, --anonymous and --all-users.")
     if all_users:
-        if user is not None or anonymous:
-            raise errors.InvalidFilter("user", user, "--all-users exports every user. Leave the other option out.")
         return _export_all(namespace, to, vectors=vectors)
-    if user is None and not anonymous:
-        raise errors.InvalidFilter("user", None, "set --user ID, --anonymous or --all-users.")
-    _check(user, anonymous=anonymous)
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:

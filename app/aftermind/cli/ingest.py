@@ -147,13 +147,14 @@ async def play(
     """Hand the turns over in order, with a progress bar, and follow them if asked to, for as long as anything moves."""
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
     turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
+    turns = [replace(each, namespace=namespace or each.namespace) for each in turns]
     if not turns:
         return done
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
-            await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], namespace, done)
+            await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
             bars.update(
                 queued,
                 completed=done.queued + len(done.bad),
@@ -176,14 +177,13 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
     return [replace(turn, messages=messages, key=key or turn.key) for messages, key in parts]
 
 
-async def _count_known(memory: Memory, turns: Iterable[FileTurn], namespace: str | None) -> int | None:
+async def _count_known(memory: Memory, turns: Iterable[FileTurn]) -> int | None:
     """Messages of these turns that were accepted before; None while the store is away."""
     ids = dict[tuple[str | None, str | None], list[EpisodeId]]()  # by namespace and user
     for turn in turns:
         with suppress(errors.InvalidInput):  # reported when it is handed over
-            space = namespace or turn.namespace
-            scope = Scope(namespace=space or memory.namespace, user_id=turn.user_id)
-            ids.setdefault((space, turn.user_id), []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
+            scope = Scope(namespace=turn.namespace or memory.namespace, user_id=turn.user_id)
+            ids.setdefault((turn.namespace, turn.user_id), []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
     try:
         found = [await memory.get(*each, user_id=user, namespace=space) for (space, user), each in ids.items()]
     except errors.StoreUnavailable:
@@ -214,21 +214,21 @@ def report(done: Ingested) -> None:
         terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
 
-async def _hand_over(memory: Memory, turns: Sequence[FileTurn], namespace: str | None, done: Ingested) -> None:
+async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> None:
     """Tasks start in the order of the file, so each session keeps its order while calls share round trips."""
-    known = None if done.known is None else await _count_known(memory, turns, namespace)
+    known = None if done.known is None else await _count_known(memory, turns)
     done.known = None if known is None or done.known is None else done.known + known
-    await asyncio.gather(*(_remember(memory, turn, namespace, done) for turn in turns))
+    await asyncio.gather(*(_remember(memory, turn, done) for turn in turns))
 
 
-async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done: Ingested) -> None:
+async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> None:
     try:
         receipt = await memory.remember(
             turn.messages,
             user_id=turn.user_id,
             session_id=turn.session_id,
             agent_id=turn.agent_id,
-            namespace=namespace or turn.namespace,
+            namespace=turn.namespace,
             idempotency_key=turn.key,
             save=turn.save,
         )
@@ -238,7 +238,7 @@ async def _remember(memory: Memory, turn: FileTurn, namespace: str | None, done:
     done.queued += 1
     done.messages += len(turn.messages)
     done.spooled += receipt.spooled
-    done.users.add((namespace or turn.namespace, turn.user_id))
+    done.users.add((turn.namespace, turn.user_id))
 
 
 async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) -> None:

@@ -15,7 +15,7 @@ from aftermind.cli import dead_letters, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.types import Job, JobKind, JobState
+from aftermind.types import Job, JobId, JobKind, JobState, Scope
 from aftermind.types.job import LEASE_LOST
 from aftermind.types.job_admin import (
     JobAction,
@@ -85,9 +85,13 @@ def list_(
     titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
     shown = terminal.make_table(*titles, flexible="detail")
     for turn in pending:
-        shown.add_row(*_pending_row(turn, with_namespace=spaces, wide=wide), terminal.one_line(_reason(turn, paused)))
+        texts = ["running" if turn.worker else "pending", JobKind.STORE, terminal.when(turn.accepted_at), ""]
+        cells = _cells(turn.job_id, texts, turn.owner, with_namespace=spaces, wide=wide)
+        shown.add_row(*cells, terminal.one_line(_reason(turn, paused)))
     for job in found:
-        shown.add_row(*_row(job, with_namespace=spaces, wide=wide), terminal.one_line(_detail(job, paused)))
+        texts = [job.state, job.kind, terminal.when(job.updated_at), _next_attempt(job)]
+        cells = _cells(job.id, texts, job.scope, with_namespace=spaces, wide=wide)
+        shown.add_row(*cells, terminal.one_line(_detail(job, paused)))
     terminal.show(shown, wide=wide)
     terminal.note_limit(found, limit)
     return found
@@ -111,19 +115,6 @@ async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Seque
         if wanted.user_id in (None, turn.owner.user_column) and (not wanted.ids or turn.job_id in wanted.ids)
     ]
     return fitting[:limit]
-
-
-def _pending_row(turn: PendingTurn, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
-    user = turn.owner.user_id or "-"
-    return (
-        str(turn.job_id) if wide else terminal.short_id(turn.job_id),
-        "running" if turn.worker else "pending",
-        JobKind.STORE,
-        terminal.when(turn.accepted_at),
-        "",
-        *([escape(turn.owner.namespace)] if with_namespace else []),
-        escape(user if wide else dead_letters.shorten(user)),
-    )
 
 
 def _reason(turn: PendingTurn, paused: Sequence[JobPause]) -> str:
@@ -385,13 +376,17 @@ def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     return (job.note if job.state is JobState.DISCARDED else job.error or job.note or lost) or ""
 
 
-def _row(job: Job, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
-    is_waiting = job.state in (JobState.QUEUED, JobState.RETRYING)
-    user = job.scope.user_id or "-"
-    texts = (str(job.id) if wide else terminal.short_id(job.id), job.state, job.kind, terminal.when(job.updated_at))
+def _next_attempt(job: Job) -> str:
+    if job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return ""
+    return job.run_at.strftime("%H:%M:%S") if job.run_at > datetime.now(UTC) else "due"
+
+
+def _cells(job_id: JobId, texts: Sequence[str], owner: Scope, *, with_namespace: bool, wide: bool) -> tuple[str, ...]:
+    user = owner.user_id or "-"
     return (
+        str(job_id) if wide else terminal.short_id(job_id),
         *texts,
-        (job.run_at.strftime("%H:%M:%S") if job.run_at > datetime.now(UTC) else "due") if is_waiting else "",
-        *([escape(job.scope.namespace)] if with_namespace else []),
+        *([escape(owner.namespace)] if with_namespace else []),
         escape(user if wide else dead_letters.shorten(user)),
     )

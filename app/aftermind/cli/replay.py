@@ -90,10 +90,7 @@ def create(
         reason=reason,
         actor=actor(),
         mode=mode,
-        overrides={
-            **terminal.parse_pairs("set", override or ()),
-            **{key: value for key, value in named.items() if value},
-        },
+        overrides=terminal.parse_pairs("set", override or ()) | {key: value for key, value in named.items() if value},
         rate=rate,
         concurrency=concurrency,
         max_failure_share=max_failures,

@@ -174,7 +174,7 @@ def _revealed(value: object) -> object:
 def print_addresses(settings: Settings, *, has_keys: bool | None) -> None:
     """Print the addresses of the processes that were started here, with Flower's password.
 
-    `has_keys`: an API key was made, so the local token is not accepted; None: unknown, and nobody can sign in.
+    `has_keys`: an API key was made, so the local token is not accepted; None: the database does not answer.
     """
     known = read_json(settings.state_dir / REMEMBERED)
     if known is None:

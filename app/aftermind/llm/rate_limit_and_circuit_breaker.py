@@ -76,6 +76,14 @@ class ProviderState:
     failures: int
     is_large_only: bool = False
 
+    @property
+    def pause(self) -> str:
+        """The pause in words, with its reason; "" if it is available."""
+        if self.why is None:
+            return ""
+        length = f"paused for {self.wait_seconds:.0f} s" if self.wait_seconds else "being tested after a pause"
+        return f"{length}: {self.why}"
+
 
 class ProviderLimiter:
     """The gate before every call of a process. It lets everything through until it is bound to a Redis."""

@@ -221,8 +221,10 @@ def raise_former(
     scores = {turn.id: match.score for match, turn in _turns(raised)}
     passed_on = {
         fact.id: max(
-            shifted(covering_value(words.share(fact.text)), IN_PERIOD),
-            *(scores.get(each, 0.0) for each in fact.sources),
+            [
+                shifted(covering_value(words.share(fact.text)), IN_PERIOD),
+                *(scores.get(each, 0.0) for each in fact.sources),
+            ]
         )
         for fact in then
     }

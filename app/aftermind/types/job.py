@@ -53,7 +53,6 @@ def is_last_chance(lost: int, *, most: int) -> bool:
     return 0 < lost >= most - 1
 
 
-LEASE_LOST_ERROR = "lease_lost: a worker lost its lease"  # what a filter by error finds of a job that lost leases
 LEASE_LOST = "lease_lost"  # the reason of an attempt whose lease ran out; of a job that lost too many: `worker_lost`
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session
 

@@ -11,7 +11,7 @@ from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.ledger import jobs_table, put_record
 from aftermind.ledger.replay_protocol import check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState
-from aftermind.types.job import LEASE_LOST_ERROR, check_transition
+from aftermind.types.job import LEASE_LOST, check_transition
 from aftermind.types.job_admin import JobActionId
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
@@ -102,4 +102,4 @@ def fits(record: job_records.Record, wanted: JobFilter, states: Sequence[str]) -
 
 
 def _has_error(job: Job, text: str) -> bool:
-    return text in (job.error or "").lower() or (job.lost_leases > 0 and text in LEASE_LOST_ERROR)
+    return text in (job.error or "").lower() or (job.lost_leases > 0 and text in LEASE_LOST)

@@ -15,7 +15,7 @@ from aftermind.ledger.postgres.rows import to_attempt, to_job
 from aftermind.ledger.replay_protocol import DEAD, check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
-from aftermind.types.job import LEASE_LOST_ERROR
+from aftermind.types.job import LEASE_LOST
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 
 # By the plans, whose items are indexed by job; a merged successor has another origin, or none.
@@ -120,7 +120,7 @@ def conditions(wanted: JobFilter, states: Sequence[str]) -> ColumnElement[bool]:
     if wanted.error is not None:
         part = wanted.error.lower()
         has_part = func.strpos(func.lower(jobs.error), part) > 0
-        asked.append(or_(has_part, jobs.lost_leases > 0) if part in LEASE_LOST_ERROR else has_part)
+        asked.append(or_(has_part, jobs.lost_leases > 0) if part in LEASE_LOST else has_part)
     same = {"fingerprint": wanted.fingerprint, "namespace": wanted.namespace, "user_id": wanted.user_id}
     same["session_id"] = wanted.session_id
     if wanted.action_id is not None:
