@@ -277,9 +277,9 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "read replicas, Celery workers": ("yes", "no: jobs run in the processes that open it"),
     "jobs in a process of their own": (
         "Celery workers",
-        *("`aftermind worker`",) * 2,
+        *("`aftermind worker`, with a broker Celery",) * 2,
         ONE_PROCESS,
-        *("`aftermind worker`",) * 2,
+        *("`aftermind worker`, with a broker Celery",) * 2,
         "no: it is memory",
     ),
     "`verify-erasure`": ("yes", "rows, and the vector index"),

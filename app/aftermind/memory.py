@@ -93,7 +93,8 @@ class Memory:
     `store` is a URL (`postgresql://…`, `sqlite:./bot.db`, `inmemory`), a dict (`{"backend": "sqlite", "path": …}`), a
     journal, or None: `AFTERMIND_*`, else the embedded stack that runs in the state folder. `index` is an external
     vector index (`qdrant://…`, `chroma:./folder`, or your own object); workers get it by `AFTERMIND_INDEX_URL`.
-    `broker` and `redis` are URLs, each the default of the other if possible; `replicas` are streaming replicas of the
+    `broker` and `redis` are URLs, each the default of the other if possible (a store of several processes without
+    Postgres takes `broker` alone, and leaves jobs to its Celery workers); `replicas` are streaming replicas of the
     store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history, facts, summary
     and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a registry of
     `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises

@@ -297,7 +297,7 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr | None = Field(
         None,
-        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. None: the embedded stack's Redis.",
+        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. None: the embedded stack's Redis; stores without Postgres run jobs without Celery.",
     )
     redis_url: SecretStr | None = Field(
         None,
@@ -510,7 +510,7 @@ class Settings(BaseSettings):
     # jobs
     run_jobs: bool = Field(
         True,
-        description="Whether a process that opens a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) runs its jobs. False leaves them to `aftermind worker`.",
+        description="Whether a process that opens a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) runs its jobs. False leaves them to `aftermind worker`, as `broker_url` does.",
     )
     lease_seconds: float = Field(
         30.0, gt=0, description="Lifetime of a lease on a job; a crashed worker is detected after this time."

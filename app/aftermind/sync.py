@@ -173,6 +173,7 @@ class Groups(_Face):
 
     add = _blocking(AsyncGroups.add)
     remove = _blocking(AsyncGroups.remove)
+    export = _blocking(AsyncGroups.export)
     members = _blocking(AsyncGroups.members)
     delete = _blocking(AsyncGroups.delete)
     list = _blocking(AsyncGroups.list)

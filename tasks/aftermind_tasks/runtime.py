@@ -1,12 +1,12 @@
 """`Runtime`: all that a handler may use, opened once per process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from aftermind import errors
 from aftermind.api.process_registry import announced_state, process_description
@@ -109,7 +109,9 @@ class Opened:
 class Runtime:
     """What a handler may use.
 
-    `pending`, `redis`, `delivery` and `batch_writer` are None where one process does everything.
+    `pending`, `redis`, `delivery` and `batch_writer` are None for every store but Postgres. In a Celery worker of such
+    a store, `serve_store` takes the place of the reconciler, the janitor and the courier, and calls `notify` as long as
+    there are unfinished jobs.
     """
 
     settings: Settings
@@ -135,6 +137,8 @@ class Runtime:
     redis: RedisLink | None = None
     keys: Keys = field(default_factory=Keys)
     delivery: WatermarkDelivery | None = None
+    serve_store: "Callable[[], Coroutine[Any, Any, None]] | None" = None
+    notify: Callable[[], Awaitable[bool]] = field(default=lambda: _nothing_found())
     returns: LeaseReturns = field(init=False)
     opened: Opened = field(default_factory=Opened)
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -240,6 +244,8 @@ async def open_runtime(
 
     if settings.database_url is None:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
+    if settings.database_url.get_secret_value().partition(":")[0] not in address_resolution.POSTGRES:
+        return await _open_runtime_of_record_store(settings, worker=worker)
     url = (settings.relay_url or settings.database_url).get_secret_value()
     providers = Providers(make_limiter(settings))
     embedder = factory.embedder(settings, providers=providers)
@@ -269,7 +275,7 @@ async def open_runtime(
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=ReplayEngine(database),
-        bells=_bells(settings, link, keys),
+        bells=_bells(settings, broker.get_secret_value(), link),
         providers=providers,
         embedder=embedder,
         index=open_index(settings),
@@ -299,7 +305,61 @@ async def open_runtime(
     return runtime
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> Runtime:
+    """The runtime of a worker of `sqlite:`, `redis://`, `mongodb://` or `sql+…`, whose jobs are rows of the store."""
+    from aftermind.api import address_resolution
+    from aftermind.api.wiring import open_parts
+
+    where = address_resolution.resolve(settings)
+    if not where.is_shared or where.broker is None:
+        why = "Celery workers need a store that several processes can open, and AFTERMIND_BROKER_URL."
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.scheme, why)
+    providers = Providers(make_limiter(settings))
+    embedder = factory.embedder(settings, providers=providers)
+    configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
+
+    async def notify() -> bool:
+        return await runtime.notify()
+
+    served = settings.model_copy(update={"run_jobs": True})
+    parts = open_parts(where, served, embedder=embedder, open_work=lambda: notify)
+    link = None if where.broker.startswith("amqp") else RedisLink(where.broker, timeout=2.0, name="aftermind-worker")
+    runtime = Runtime(
+        settings=settings,
+        worker=worker,
+        db=parts.db,
+        store=parts.store,
+        ledger=parts.ledger,
+        events=cast(Bus, parts.events),
+        bells=_bells(settings, where.broker, link),
+        providers=providers,
+        embedder=embedder,
+        index=parts.index,
+        extractor=factory.extractor(settings, providers=providers),
+        summariser=factory.summariser(settings, providers=providers),
+        profiler=factory.profiler(settings, providers=providers),
+        profile_schema=profile_schema(settings.profile_schema),
+        opened=Opened(configured=configured),
+    )
+    for close in (parts.close, providers.close, *(() if link is None else (link.close,))):
+        runtime.closing.push_async_callback(close)
+
+    async def serve_store() -> None:
+        task = asyncio.ensure_future(parts.serve_jobs())
+        runtime.closing.push_async_callback(_cancel, task)
+        await asyncio.wait([task])
+
+    runtime.serve_store = serve_store
+    await parts.open_store()
+    await parts.adopt_embedder()
+    return runtime
+
+
+async def _nothing_found() -> bool:
+    return False
+
+
+async def _cancel(task: "asyncio.Future[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -329,8 +389,7 @@ async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | No
     log.error("embed jobs wait", extra={"error": str(mismatch)})
 
 
-def _bells(settings: Settings, link: RedisLink, keys: Keys) -> WorkerNotifier:
+def _bells(settings: Settings, broker: str, link: RedisLink | None) -> WorkerNotifier:
     from aftermind.outbox.doorbell_sender import WorkerBells
 
-    broker = link.given_url if settings.broker_url is None else settings.broker_url.get_secret_value()
-    return WorkerBells(broker, link, keys, prefix=settings.redis_prefix)
+    return WorkerBells(broker, link, prefix=settings.redis_prefix)

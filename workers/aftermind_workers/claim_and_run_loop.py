@@ -67,7 +67,7 @@ def _pending_source(shard: int, count: int) -> Source:
 
 @cache
 def list_sources(queue: str, shards: int) -> tuple[Source, ...]:
-    """The sources of a queue, whose pending turns are in this number of shards."""
+    """The sources of a queue, whose pending turns are in this number of shards; 0: the store accepts turns itself."""
     if queue == queues.REPLAY:  # every kind, and of each only what a plan brought back
         return tuple(_ledger_source(kind, replays=True) for kind in job_handlers.KINDS)
     live = tuple(_ledger_source(kind) for kind in job_handlers.KINDS if queues.QUEUE_OF[kind] == queue)
@@ -81,7 +81,7 @@ async def serve(worker: Worker, queue: str) -> int:
     finished = 0
     first = worker.next_source.pop(queue, 0)
     pending = worker.runtime.pending
-    sources = list(enumerate(list_sources(queue, 1 if pending is None else len(pending.shards))))
+    sources = list(enumerate(list_sources(queue, 0 if pending is None else len(pending.shards))))
     is_repeated = True
     while is_repeated:
         for place, source in sources[first:] + sources[:first]:

@@ -17,6 +17,8 @@ from celery import Celery, signals
 
 from aftermind import errors
 from aftermind.api import webhook_courier
+from aftermind.ledger.inmemory import job_admin as local_job_admin
+from aftermind.ledger.postgres import job_admin as postgres_job_admin
 from aftermind.process_priority import lower_priority
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
@@ -68,7 +70,8 @@ class Worker:
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.pauses = JobPauses(self.runtime.db)
+        is_postgres = self.runtime.serve_store is None
+        self.pauses = JobPauses(self.runtime.db, postgres_job_admin if is_postgres else local_job_admin)
 
     def places_of(self, queue: str) -> Places:
         """The places that the jobs of a queue hold."""
@@ -223,6 +226,11 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
             time.sleep(OPEN_SECONDS)
     readiness_file.write_ready_file(settings)
     worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
+    if worker.runtime.serve_store is not None:
+        if queues.STORE in names:
+            worker.runtime.notify = reconciler.Reconciler(runtime=worker.runtime).notify
+            worker.loop.submit(worker.runtime.serve_store())
+        return
     if queues.STORE in names:
         # A standby reconciler: the holder of the advisory lock does the work, so a deployment of store workers alone
         # has a reconciler.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from aftermind import errors
 from aftermind.db.database_protocol import Database
-from aftermind.ledger.postgres.job_admin import pauses
+from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind
 from aftermind.types.job_admin import JobPause
@@ -17,9 +17,10 @@ READ_SECONDS = 1.0  # an operator's pause is noticed within it; one query of a t
 
 @dataclass(slots=True)
 class JobPauses:
-    """The pauses of one database. While it does not answer, the last ones read are in force."""
+    """The pauses of one store. While it does not answer, the last ones read are in force."""
 
     database: Database
+    operations: JobOperations
     _pauses: list[JobPause] = field(default_factory=list)
     _read_at: float = float("-inf")
 
@@ -37,7 +38,7 @@ class JobPauses:
             self._read_at = now
             try:
                 async with self.database.transaction(read_only=True) as tx:
-                    self._pauses = await pauses(tx)
+                    self._pauses = await self.operations.pauses(tx)
             except errors.Unavailable as exc:
                 log.warning("pauses not read", extra={"error": str(exc)})
         return [each for each in self._pauses if each.kind in (None, kind)]

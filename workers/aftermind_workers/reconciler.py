@@ -90,13 +90,21 @@ class Reconciler:
     async def _round(self) -> None:
         """Each step alone: what fails one of them does not stop the others."""
         first, last = (self._moves, self._epoch, self._erasures, self._deliver), (self._expire, self._ring)
-        for step in (*first, *last, self._relay, self._sample):
+        await self._run(*first, *last, self._relay, self._sample)
+
+    async def notify(self) -> bool:
+        """The same for a store that is its own ledger, whose queue calls this in place of handlers: no job is run."""
+        await self._run(self._expire, self._ring)
+        return False
+
+    async def _run(self, *steps: Callable[[], Awaitable[None]]) -> None:
+        for step in steps:
             try:
                 await step()
             except errors.Unavailable as exc:
-                log.warning("reconciler skips", extra={"step": step.__name__, "error": str(exc)})
+                log.warning("reconciler skips", extra={"step": getattr(step, "__name__", ""), "error": str(exc)})
             except Exception:  # the edge of a step: one row or key that it cannot handle would stop the doorbells
-                log.exception("reconciler step failed", extra={"step": step.__name__})
+                log.exception("reconciler step failed", extra={"step": getattr(step, "__name__", "")})
 
     async def _moves(self) -> None:
         """Tenants that have left this database, for a Redis that has lost it."""

@@ -29,7 +29,9 @@ AMQP = ("amqp", "amqps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where everything is. Without `redis` the store is of this process alone, and so is its queue."""
+    """Where everything is. Without `redis` turns are accepted by the store itself; its jobs run in the processes that
+    open it, or in Celery workers where there is a `broker`.
+    """
 
     store: str = field(repr=False)  # URLs hold passwords
     replicas: tuple[str, ...] = field(default=(), repr=False)
@@ -47,12 +49,12 @@ class Addresses:
 
     @property
     def is_in_process(self) -> bool:
-        """Whether jobs run in this process, because no worker could reach the store."""
+        """Whether the store accepts turns itself, and processes that open it share nothing but the store."""
         return self.redis is None
 
     @property
     def is_shared(self) -> bool:
-        """Whether jobs run in the processes that open the store, of which there may be several."""
+        """Whether several processes may open such a store."""
         return self.journal is not None and is_shared(self.journal)
 
     @property
@@ -117,9 +119,10 @@ def _resolve(
         return _embedded(settings, broker=broker, redis=redis)
     scheme = _scheme("url", store)
     if scheme not in POSTGRES:
-        return _in_process_addresses(
-            store, make_journal(store, key_prefix=settings.redis_prefix), broker=broker, redis=redis, replicas=replicas
-        )
+        journal = make_journal(store, key_prefix=settings.redis_prefix)
+        if url is None and journal is not None and is_shared(journal):
+            broker = broker or _secret(settings.broker_url)
+        return _in_process_addresses(store, journal, broker=broker, redis=redis, replicas=replicas)
     broker = broker or _secret(settings.broker_url)
     redis = redis or _secret(settings.redis_url)
     if broker is None and redis is None:
@@ -183,12 +186,17 @@ def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
 def _in_process_addresses(
     store: str, journal: AnyJournal | None, *, broker: str | None, redis: str | None, replicas: Sequence[str]
 ) -> Addresses:
-    given = {"broker": broker, "redis": redis, "replicas": replicas or None}
+    is_for_workers = journal is not None and is_shared(journal)
+    given = {"broker": None if is_for_workers else broker, "redis": redis, "replicas": replicas or None}
     for name, value in given.items():
         if value is not None:
             why = f"jobs of {store.split(':')[0]!r} run in this process, without workers. Leave {name} out."
+            if is_for_workers:
+                why = f"{store.split(':')[0]!r} accepts turns and answers by itself. Leave {name} out."
             raise errors.InvalidSettings(name, "…", why)
-    return Addresses(store=store, journal=journal)
+    if broker is not None:
+        _queue(broker, redis="redis://")  # refuses what is no broker
+    return Addresses(store=store, journal=journal, broker=broker)
 
 
 def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> Addresses:

@@ -13,6 +13,7 @@ import orjson
 
 from aftermind import errors
 from aftermind.api import conversation_history, forget_and_export
+from aftermind.api.forget_and_export import Export
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
@@ -67,6 +68,11 @@ class Groups:
         """End a membership; whether there was one. What the member wrote stays: `memory.forget` erases it."""
         owner, _ = self._scopes(group, user_id, namespace)
         return await _remove(self._parts, owner, user_id)
+
+    async def export(self, group: str, *, namespace: str | None = None, vectors: bool = False) -> Export:
+        """Everything of a group, of all its members, as `memory.export` has it of a user."""
+        owner = group_scope(self._parts, group, namespace=namespace)
+        return await forget_and_export.export(self._parts, owner, vectors=vectors)
 
     async def members(self, group: str, *, namespace: str | None = None) -> list[Member]:
         """The members of a group, by id; empty if there is no such group."""

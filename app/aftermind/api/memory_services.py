@@ -40,7 +40,7 @@ from aftermind.wire.redis.client import RedisLink
 T = TypeVar("T")
 
 
-async def _nothing() -> None:
+async def nothing_to_do() -> None:
     """A store that each connection opens."""
 
 
@@ -87,9 +87,10 @@ class Parts:
     trail: Trail | None = None
     vault: Vault | None = None
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
-    open_store: Callable[[], Awaitable[None]] = _nothing  # before its first use; jobs of an earlier process continue
+    open_store: Callable[[], Awaitable[None]] = nothing_to_do  # before its first use; earlier jobs continue
+    adopt_embedder: Callable[[], Awaitable[None]] = nothing_to_do  # record that of a store without vectors
     wake: Callable[[], None] = lambda: None  # begin what was put into the ledger, where this process works it off
-    serve_jobs: Callable[[], Awaitable[None]] = _nothing  # run jobs of other processes, until cancelled
+    serve_jobs: Callable[[], Awaitable[None]] = nothing_to_do  # run jobs of other processes, until cancelled
     wake_courier: Callable[[], None] = lambda: None  # post events to webhooks, where this process does it
     refused_texts: Callable[[], int] = lambda: 0  # since the start: changed, replaced, or plain where it may not be
     closing: Sequence[Callable[[], Awaitable[None]]] = ()

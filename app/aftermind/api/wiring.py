@@ -15,7 +15,7 @@ from aftermind.api.encryption import Encryption
 from aftermind.api.erasure_delivery_to_redis import Deliveries
 from aftermind.api.erasure_scan import ErasureScan
 from aftermind.api.journalled_tables import make_codec
-from aftermind.api.memory_services import Parts
+from aftermind.api.memory_services import Parts, nothing_to_do
 from aftermind.api.outbox_per_accept_mode import Accept, Outboxes
 from aftermind.api.reembed import Reembeddings
 from aftermind.api.reembed_inprocess import InProcessVectors
@@ -51,6 +51,7 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, Extractor, embedder_identity
 from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.outbox import factory as outbox_wiring
+from aftermind.outbox.inmemory import OpenWork
 from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.turn_positions import Positions
 from aftermind.ranking.tokenizer import check_language
@@ -157,8 +158,11 @@ def open_parts(
     embedder: str | Embedder | None = None,
     extractor: str | Extractor | None = None,
     reranker: Reranker | None = None,
+    open_work: OpenWork | None = None,
 ) -> Parts:
-    """The parts of a memory. Raises `InvalidSettings`."""
+    """The parts of a memory. `open_work` makes what a Celery worker does in place of running the jobs of a store
+    itself. Raises `InvalidSettings`.
+    """
     named = {
         name: given for name, given in (("embedder", embedder), ("extractor", extractor)) if isinstance(given, str)
     }
@@ -171,7 +175,9 @@ def open_parts(
     if where.is_in_process:
         if extractor is None or isinstance(extractor, str):
             extractor = factory.extractor(settings, providers=providers)
-        return _in_process_services(where, settings, namespace, embedder, extractor, reranker, providers, index)
+        return _in_process_services(
+            where, settings, namespace, embedder, extractor, reranker, providers, index, open_work
+        )
     return _postgres_services(where, settings, namespace, embedder, reranker, providers, index)
 
 
@@ -184,6 +190,7 @@ def _in_process_services(
     reranker: Reranker | None,
     providers: Providers,
     index: IndexClient | None,
+    open_work: OpenWork | None,
 ) -> Parts:
     check_languages(settings)
     is_stored = where.journal is not None
@@ -210,6 +217,12 @@ def _in_process_services(
     async def tidy() -> bool:
         return any([await policies.apply(each, seconds=POLICY_SECONDS) for each in await policies.list()])
 
+    adopt = partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None
+    link, bells = None, None
+    if where.broker is not None and open_work is None:
+        link = None if where.broker.startswith("amqp") else outbox_wiring.remember_link(settings, where.broker)
+        bells = outbox_wiring.open_doorbells(settings, where.broker, link)
+
     queue = outbox_wiring.make_in_process(
         settings,
         db=db,
@@ -222,10 +235,12 @@ def _in_process_services(
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
         providers=providers,
-        prepare=partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None,
+        prepare=adopt,
         tidy=tidy,
         replay=replays.step,
         abandoned=ledger.has_abandoned if db.is_shared else None,
+        open_work=open_work,
+        notify=None if bells is None else bells.ring_soon,
     )
     replays.on_start = queue.wake
     courier = InProcessCourier(db, settings)
@@ -294,6 +309,7 @@ def _in_process_services(
         serve_jobs=queue.serve,
         wake_courier=courier.wake,
         open_store=db.open,
+        adopt_embedder=adopt or nothing_to_do,
         confirm=db.confirm,
         index=index,
         identify_embedder=identify,
@@ -305,7 +321,7 @@ def _in_process_services(
             recall.close,
             providers.close,
             db.close,
-            *(() if index is None else (index.close,)),
+            *(each.close for each in (bells, link, index) if each is not None),
         ),
     )
 

@@ -4,10 +4,13 @@ from typing import Annotated
 
 import typer
 
+from aftermind.api import address_resolution
 from aftermind.api.copy_store import CopiedPartition, copy_store
 from aftermind.cli import terminal
 from aftermind.cli.terminal import err, out
 from aftermind.settings import Settings
+
+EMBEDDED = "embedded"  # names the Postgres of the embedded stack that runs
 
 
 def register(app: typer.Typer) -> None:
@@ -26,12 +29,13 @@ def copy(
 ) -> dict[str, int]:
     """Copy all users and jobs into another store, and verify them. A repeated call continues.
 
-    A store of one process must be closed. Postgres is named by the URL of the owner of its tables; stop its workers and
-    agents while it is the destination. Later changes of the source are copied by --update.
+    A store of one process must be closed. Postgres is named by the URL of the owner of its tables, or as `embedded` if
+    it is that of `aftermind up`; stop its workers and agents while it is the destination. Later changes of the source
+    are copied by --update.
     """
     done: list[CopiedPartition] = []
     with err.status("Copying …") as status:
-        for each in copy_store(source, destination, settings=Settings(), update=update):
+        for each in copy_store(_url(source), _url(destination), settings=Settings(), update=update):
             done.append(each)
             status.update(f"Copying … {each.number:,} of {each.of:,} partitions")
     counts = {
@@ -45,3 +49,11 @@ def copy(
         f"{counts['bytes']:,} bytes: copied and verified. {counts['were_there']:,} were there already."
     )
     return counts
+
+
+def _url(store: str) -> str:
+    if store != EMBEDDED:
+        return store
+    settings = Settings()
+    unnamed = settings.model_copy(update={"database_url": None, "broker_url": None, "redis_url": None})
+    return address_resolution.resolve(unnamed).owner or ""

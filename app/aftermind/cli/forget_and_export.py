@@ -23,6 +23,7 @@ from aftermind.memory import Memory
 from aftermind.stores.protocol import UserInfo
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
+from aftermind.types.scope import GROUP_PREFIX
 
 NOT_SEARCHED = (
     "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
@@ -80,7 +81,7 @@ def export(
     ] = None,
     vectors: Annotated[bool, typer.Option("--vectors", help="Include the embeddings.")] = False,
     all_users: Annotated[
-        bool, typer.Option("--all-users", help="Every user of the namespace, each as a line of JSON.")
+        bool, typer.Option("--all-users", help="Every user and group of the namespace, each as a line of JSON.")
     ] = False,
 ) -> dict[str, str | int]:
     """Export a user as JSON: messages, facts, blocks, summaries, profile and unfinished jobs.
@@ -99,7 +100,7 @@ def export(
 
     async def work(memory: Memory) -> Export:
         await terminal.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
-        return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
+        return await _export(memory, user, namespace, vectors=vectors)
 
     taken = terminal.with_memory(work)
     data = orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
@@ -127,7 +128,7 @@ def _export_all(namespace: str | None, to: str | None, *, vectors: bool) -> dict
         with nullcontext(sys.stdout.buffer) if to is None else private_files.writing(Path(to)) as file:
             async for user in _each_user(memory, namespace):
                 await terminal.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
-                taken = await memory.export(user_id=user, namespace=namespace, vectors=vectors)
+                taken = await _export(memory, user, namespace, vectors=vectors)
                 file.write(orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_NON_STR_KEYS) + b"\n")
                 counts.update(users=1, episodes=len(taken.episodes), facts=len(taken.facts))
         return {"to": to or "", **counts}
@@ -137,6 +138,13 @@ def _export_all(namespace: str | None, to: str | None, *, vectors: bool) -> dict
         raise typer.Exit
     out.print(f"{done['episodes']:,} messages and {done['facts']:,} facts of {done['users']:,} users are in {to}.")
     return done
+
+
+async def _export(memory: Memory, user: str | None, namespace: str | None, *, vectors: bool) -> Export:
+    """Of a user, or of a group as `aftermind users` lists it."""
+    if user is not None and user.startswith(GROUP_PREFIX):
+        return await memory.groups.export(user.removeprefix(GROUP_PREFIX), namespace=namespace, vectors=vectors)
+    return await memory.export(user_id=user, namespace=namespace, vectors=vectors)
 
 
 async def _each_user(memory: Memory, namespace: str | None) -> AsyncIterator[str | None]:

@@ -202,7 +202,8 @@ def _status_of_store(settings: Settings) -> object:
     dead = sum(row.dead for row in seen.work)
     out.print(f"\n{terminal.count_of(waiting, 'job')} to do, {terminal.count_of(dead, 'dead letter')}.")
     if found.is_shared:
-        out.print("Jobs run in the processes that open this store, and in [bold]aftermind worker[/].")
+        places = "Celery workers:" if found.broker else "the processes that open this store, and in"
+        out.print(f"Jobs run in {places} [bold]aftermind worker[/].")
     if any(part.needed and part.state == "down" for part in seen.parts):
         raise terminal.ExitWithResult(1, seen)
     return seen

@@ -52,17 +52,20 @@ def worker(
 ) -> None:
     """Run a Celery worker on queues of Aftermind, until SIGTERM. Run one per group of queues, or more.
 
-    On a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) it runs all jobs, one after another;
-    agents with AFTERMIND_RUN_JOBS=false leave them to it.
+    On a store of several processes (`sqlite:`, `redis://`, `mongodb://`, `sql+…`) it is a Celery worker if
+    AFTERMIND_BROKER_URL is set. Otherwise it runs all jobs, one after another, and agents with AFTERMIND_RUN_JOBS=false
+    leave them to it.
     """
     wanted = list(queues.QUEUES) if named == "all" else [name.strip() for name in named.split(",")]
     for name in wanted:
         if name not in queues.QUEUES:
             raise errors.InvalidSettings("--queues", name, f"the queues are {', '.join(queues.QUEUES)}.")
     settings = _of_database(database)
-    if not _serves_every_database(settings) and address_resolution.resolve(settings).is_shared:
-        _serve(settings, queues=named, concurrency=concurrency)
-        return
+    if not _serves_every_database(settings):
+        found = address_resolution.resolve(settings)
+        if found.is_shared and found.broker is None:
+            _serve(settings, queues=named, concurrency=concurrency)
+            return
     level, more = loglevel or settings.log_level, ["-c", str(concurrency)] if concurrency else []
     if _serves_every_database(settings):
         _run_for_each(settings, ["worker", "--queues", ",".join(wanted), "--loglevel", level, *more])
@@ -139,7 +142,7 @@ def flower_argv() -> list[str]:
 def _serve(settings: Settings, *, queues: str, concurrency: int | None) -> None:
     for option, value in (("--queues", None if queues == "all" else queues), ("--concurrency", concurrency)):
         if value is not None:
-            why = "a worker of this store runs all jobs, one after the other. Leave it out, and start more workers."
+            why = "without AFTERMIND_BROKER_URL a worker of this store runs all jobs, one by one. Leave it out."
             raise errors.InvalidSettings(option, value, why)
 
     async def serve(memory: "Memory") -> None:
@@ -170,8 +173,11 @@ def _run_for_each(settings: Settings, command: list[str]) -> NoReturn:
 def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None = None) -> NoReturn:
     """Replace this process by the program, so that signals and exit code are those of the program."""
     found = address_resolution.resolve(settings)
-    if found.is_in_process:
+    is_worker = "aftermind_workers.celery_worker" in argv
+    if found.is_in_process and not (is_worker and found.is_shared and found.broker):
         why = "its jobs run in the processes that open it. Workers of queues, and reconcilers, need Postgres and Redis."
+        if found.broker and found.is_shared:
+            why = "its workers of the queue memory.store do the work of a reconciler. Start none."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)
     # Those of another database are in the map, and are not those of the default.
     named = found.environment() if settings.database == DEFAULT else {}

@@ -12,7 +12,6 @@ from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
-from aftermind.wire.redis_keys import Keys
 
 log = get_logger(__name__)
 
@@ -62,14 +61,15 @@ class DoorbellSender:
 
 
 class WorkerBells:
-    """Notifies the workers of a queue: over its own connection where the broker is that Redis, else by kombu.
+    """Notifies the workers of a queue: over `link` where it leads to the broker, else by kombu.
 
     Best effort, and not piled up: no bell is added where enough wait already.
     """
 
-    def __init__(self, broker: str, link: RedisLink, keys: Keys, *, prefix: str) -> None:
+    def __init__(self, broker: str, link: RedisLink | None, *, prefix: str) -> None:
         self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
-        self._bells = DoorbellQueues(link, keys) if broker == link.given_url else None
+        is_broker = link is not None and broker == link.given_url
+        self._bells = DoorbellQueues(link, link.keys(prefix)) if link is not None and is_broker else None
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
         """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""

@@ -15,7 +15,7 @@ from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.doorbell_sender import DoorbellSender
 from aftermind.outbox.generation_from_postgres import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
-from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Prepare, Tidy, load_work
+from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Notify, OpenWork, Prepare, Tidy, load_work
 from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publish_or_spool import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
@@ -59,7 +59,7 @@ def make_publisher(
     in a thread.
     """
     keys, budget = Keys(settings.redis_prefix), settings.remember_budget_seconds
-    ringing = ringing or _ringing(settings, broker, link)
+    ringing = ringing or open_doorbells(settings, broker, link)
     pending = pending or Pending(link, keys)
     limits = PendingLimits.from_settings(settings)
     acceptor: Acceptor
@@ -110,7 +110,7 @@ def make_outbox(
         ledger=ledger,
         delivery=delivery,
         positions=positions,
-        ringing=_ringing(settings, broker, link),  # one connection to the broker for all shards
+        ringing=open_doorbells(settings, broker, link),  # one connection to the broker for all shards
     )
     if settings.accept == "postgres" or len(link.shards) == 1:
         return make(link=link, pending=pending)
@@ -120,8 +120,9 @@ def make_outbox(
     return ShardedPublisher(positions, made)
 
 
-def _ringing(settings: Settings, broker: str, link: RedisLink) -> DoorbellSender:
-    bells = DoorbellQueues(link, Keys(settings.redis_prefix)) if broker == link.given_url else None
+def open_doorbells(settings: Settings, broker: str, link: RedisLink | None) -> DoorbellSender:
+    """What notifies workers of turns: through `link` if it leads to the broker, else through kombu."""
+    bells = DoorbellQueues(link, Keys(settings.redis_prefix)) if link and broker == link.given_url else None
     return DoorbellSender(Doorbell(broker, prefix=settings.redis_prefix), bells)
 
 
@@ -150,12 +151,15 @@ def make_in_process(
     tidy: Tidy | None = None,
     replay: Tidy | None = None,
     abandoned: Abandoned | None = None,
+    open_work: OpenWork | None = None,
+    notify: Notify | None = None,
 ) -> InProcessQueue:
     """Create the queue of a store in this process. `events` stores and publishes events (`append`, `publish`).
+    `open_work` replaces the handlers; with `notify`, workers run the jobs.
 
     Raises `InvalidSettings` at the first turn if no handlers are installed.
     """
-    work = partial(
+    work = open_work or partial(
         load_work,
         settings=settings,
         db=db,
@@ -178,4 +182,5 @@ def make_in_process(
         tidy=tidy,
         replay=replay,
         abandoned=abandoned,
+        notify=notify,
     )

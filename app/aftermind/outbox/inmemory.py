@@ -4,7 +4,7 @@ Handlers belong to the workers' side and are found by entry point, so that the l
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import entry_points
 
@@ -32,11 +32,14 @@ POLLS_BETWEEN_WAKES = 40  # of an idle worker: then it also works on replay plan
 
 # Claims runnable jobs, runs them, and returns whether there were any.
 Work = Callable[[], Awaitable[bool]]
+OpenWork = Callable[[], Work]
 Prepare = Callable[[], Awaitable[None]]
 # Work on stored rows without a job; returns whether some of it remains.
 Tidy = Callable[[], Awaitable[bool]]
 # Whether there are jobs that no process works on.
 Abandoned = Callable[[], Awaitable[bool]]
+# Notifies workers of turns; returns immediately.
+Notify = Callable[[Sequence[JobId]], None]
 
 
 def load_work(*arguments: object, **named: object) -> Work:
@@ -52,7 +55,7 @@ class InProcessQueue:
     """An `Outbox` without Redis. `work` is called for as long as it finds something; it is made at the first turn,
     after `prepare`. `tidy` is called when no job is left, `replay` before each check for jobs: it puts in those of
     replay plans, and returns whether a plan still runs. With `abandoned`, of a store of several processes, an idle
-    process takes over the jobs of those that have ended.
+    process takes over the jobs of those that have ended. With `notify` this process runs no jobs: workers do.
 
     Bounded like pending: beyond a limit of `settings.pending_max_*` `send` raises `QueueFull`.
     """
@@ -63,15 +66,16 @@ class InProcessQueue:
         *,
         db: Database,
         ledger: Ledger,
-        open_work: Callable[[], Work],
+        open_work: OpenWork,
         prepare: Prepare | None = None,
         tidy: Tidy | None = None,
         replay: Tidy | None = None,
         abandoned: Abandoned | None = None,
+        notify: Notify | None = None,
     ) -> None:
         self._db, self._ledger, self._open_work, self._prepare = db, ledger, open_work, prepare
-        self._tidy, self._replay, self._abandoned = tidy, replay, abandoned
-        self._runs_jobs = settings.run_jobs
+        self._tidy, self._replay, self._abandoned, self._notify = tidy, replay, abandoned, notify
+        self._runs_jobs = settings.run_jobs and notify is None
         if abandoned is None and not settings.run_jobs:
             why = "only stores of several processes have workers: sqlite:, redis:// and sql+…. Leave it out."
             raise errors.InvalidSettings("run_jobs", False, why)
@@ -95,6 +99,8 @@ class InProcessQueue:
             is_new = await self._ledger.accept(tx, turn, payload)
             if not is_new and turn.content_hash != await self._ledger.content_hash(tx, turn.scope, turn.job_id):
                 raise errors.IdempotencyConflict(turn.idempotency_key)
+        if self._notify is not None:
+            self._notify([turn.job_id])
         self.wake()
         return Sent(base=turn.base, known=not is_new)
 

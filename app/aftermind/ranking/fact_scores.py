@@ -61,8 +61,11 @@ def lifted(scores: Scores, worth: Floats, rows: Sequence[Sequence[int]], candida
     for value, turns in zip(worth, rows, strict=True):
         for row in turns:
             best[row] = max(best[row], value)
-    odds = np.exp(LIFT * np.where(candidates, best, 0.0))
-    return replace(scores, total=scores.total * odds / (1 - scores.total + scores.total * odds))
+    best = np.where(candidates, best, 0.0)
+    odds = np.exp(LIFT * best)
+    total = scores.total * odds / (1 - scores.total + scores.total * odds)
+    # What has nothing in common with the question has no odds to raise; a block with space left shows it with its fact.
+    return replace(scores, total=np.where(scores.total == 0, LEAST * best, total))
 
 
 def fact_value(share: float, confidence: float, best_turn: float) -> float:

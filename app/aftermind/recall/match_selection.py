@@ -279,15 +279,19 @@ def reinforced(matches: Sequence[Match], counts: Mapping[UUID, FeedbackCount], *
     )
 
 
-def confident(facts: Sequence[Match], counts: Mapping[UUID, FeedbackCount]) -> list[Match]:
-    """The facts with procedures as confident as feedback makes them, without those that are not confident enough."""
-    judged = [
+def judged(facts: Sequence[Match], counts: Mapping[UUID, FeedbackCount]) -> list[Match]:
+    """The facts, with procedures as confident as feedback makes them."""
+    return [
         replace(match, item=with_feedback(match.item, counts)) if isinstance(match.item, Fact) else match
         for match in facts
     ]
+
+
+def confident(facts: Sequence[Match]) -> list[Match]:
+    """The facts without procedures that are not confident enough."""
     return [
         match
-        for match in judged
+        for match in facts
         if not isinstance(match.item, Fact)
         or match.item.predicate != PROCEDURE
         or match.item.confidence >= LEAST_CONFIDENCE

@@ -687,7 +687,8 @@ class Recall:
 
     def _add_facts(self, run: _Run, limit: int) -> None:
         scored = match_selection.score_facts(run.facts, run.shares, run.matches, passed_on=run.passed_on)
-        weight, confident = self._settings.recall_feedback_weight, match_selection.confident(scored, run.feedback)
+        weight, judged = self._settings.recall_feedback_weight, match_selection.judged(scored, run.feedback)
+        confident = match_selection.confident(judged)
         reinforced = match_selection.reinforced(confident, run.feedback, weight=weight)
         facts = [match for match in reinforced if match.score >= run.query.min_score]
         run.available += len(facts)
@@ -695,7 +696,7 @@ class Recall:
             known = {fact.id for fact in run.facts}
             former = [fact for fact in run.briefing.former if fact.id not in known]
             ended = [Match(item=fact, score=0.0, superseded_at=fact.valid_to) for fact in former]
-            run.excluded.add(scored, confident, ExclusionReason.LOW_CONFIDENCE)
+            run.excluded.add(judged, confident, ExclusionReason.LOW_CONFIDENCE)
             run.excluded.add(reinforced, facts, ExclusionReason.MIN_SCORE)
             run.excluded.add(facts, facts[:limit], ExclusionReason.LIMIT)
             run.excluded.add(ended, (), ExclusionReason.SUPERSEDED)

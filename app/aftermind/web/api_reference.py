@@ -22,7 +22,7 @@ NAMES = {
     "name": "human",
     "new": "long",
     "note": "a test",
-    "object": "tea",
+    "object": "Oslo",
     "old": "short",
     "reason": "the provider answers again",
     "run_id": "run-17",

@@ -133,3 +133,12 @@ async def test_the_command_prints_what_it_copied(tmp_path: Path) -> None:
     assert "copied and verified" in done.stdout
     assert refused.returncode == 2
     assert "it is the source" in refused.stderr
+
+
+def test_the_embedded_stack_is_named_as_such(tmp_path: Path) -> None:
+    env = environment("sqlite:./other.db", "redis://localhost", AFTERMIND_STATE_DIR=str(tmp_path))
+
+    done = run_module(["aftermind.cli", "copy", f"sqlite:{tmp_path}/memory.db", "embedded"], env=env)
+
+    assert done.returncode == 2, done.stdout
+    assert "aftermind up" in done.stderr

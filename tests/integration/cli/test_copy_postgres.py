@@ -1,6 +1,7 @@
 """`aftermind copy` from and to Postgres: everything arrives, in both directions, and a killed copy continues."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -322,3 +323,22 @@ async def test_a_role_embedder_or_plan_that_does_not_fit_is_refused(
     with pytest.raises(errors.InvalidSettings, match="1 unfinished replay plans"):
         await copied(store, database.url, tmp_path)
     assert await psql_async(database.url, "SELECT count(*) FROM aftermind.jobs") == "0"
+
+
+async def test_the_command_copies_into_the_embedded_stack(tmp_path: Path, database: Database, redis_url: str) -> None:
+    source = f"sqlite:{tmp_path}/memory.db"
+    await fill(source, tmp_path)
+    known = {
+        "postgres_url": database.app_url,
+        "replica_urls": [],
+        "redis_url": redis_url,
+        "owner_url": database.url,
+    }
+    (tmp_path / "stack").mkdir()
+    (tmp_path / "stack" / "endpoints.json").write_text(json.dumps(known))
+    env = {**os.environ, "AFTERMIND_STATE_DIR": str(tmp_path / "stack"), "AFTERMIND_DATABASE_URL": source}
+
+    done = run_module(["aftermind.cli", "copy", source, "embedded"], env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert "copied and verified" in done.stdout

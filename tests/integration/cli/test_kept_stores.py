@@ -155,3 +155,35 @@ def test_doctor_names_variables_that_are_no_settings(tmp_path: Path) -> None:
 
     assert "settings: AFTERMIND_EMBEDER is ignored: there is no such setting" in done.stdout
     assert "Did you mean AFTERMIND_EMBEDDER?" in done.stdout
+
+
+async def test_an_export_of_all_users_has_groups(tmp_path: Path) -> None:
+    store, file = f"sqlite:{tmp_path}/memory.db", tmp_path / "all.jsonl"
+    async with Memory(store, embedder="hash", extractor="rules") as memory:
+        await memory.groups.add("team", "ann")
+        for group, content in ((None, "I live in Oslo."), ("team", "We deploy on Fridays.")):
+            receipt = await memory.remember(content, user_id="ann", group=group)
+            await receipt.stored(timeout=30)
+
+    done = command(store, "export", "--all-users", "--to", str(file))
+
+    assert done.returncode == 0, done.stderr
+    contents = {
+        line["scope"]["user_id"]: [each["content"] for each in line["episodes"]]
+        for line in map(json.loads, file.read_text().splitlines())
+    }
+    assert contents["group:team"] == ["We deploy on Fridays."]
+    assert contents["ann"] == ["I live in Oslo.", "We deploy on Fridays."]
+    assert "We deploy on Fridays." in command(store, "export", "--user", "group:team").stdout
+
+
+async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp_path: Path) -> None:
+    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+        for content in ("I moved from Leipzig to Vienna.", "We planted roses."):
+            await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
+        shown = [match.item for match in (await memory.recall("Where do I live?", user_id="ann")).matches]
+
+    assert [str(getattr(each, "content", "") or getattr(each, "text", "")) for each in shown] == [
+        "user lives in Vienna",
+        "I moved from Leipzig to Vienna.",
+    ]

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind import Episode, Memory, Settings, errors
+from aftermind import Episode, Fact, Memory, Settings, errors
 from tests.support.waiting import PATIENCE_SECONDS
 
 TEA, COFFEE = "My favourite drink is green tea.", "My favourite drink at work is coffee."
@@ -128,3 +128,6 @@ async def test_a_procedure_that_fails_often_is_in_no_block(tmp_path: Path) -> No
         assert "brief" not in (await memory.recall("Write a summary.", user_id="ann")).text
         (left_out,) = (await memory.explain("Write a summary.", user_id="ann")).excluded
         assert (left_out.match.item.id, left_out.reason) == (fact.id, "low_confidence")  # type: ignore[union-attr]
+        (known,) = await memory.facts.query(user_id="ann")
+        assert isinstance(left_out.match.item, Fact)
+        assert left_out.match.item.confidence == known.confidence < 0.5

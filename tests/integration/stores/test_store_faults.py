@@ -56,11 +56,6 @@ def test_a_wrong_address_is_refused_when_the_memory_is_made(store: Any, said: st
         memory_at(store, tmp_path)
 
 
-async def test_a_broker_is_refused_where_jobs_run_in_the_process(tmp_path: Path) -> None:
-    with pytest.raises(errors.InvalidSettings, match="Leave broker out"):
-        Memory(f"sqlite:{tmp_path}/bot.db", broker="redis://localhost")
-
-
 async def test_making_a_memory_creates_no_file(tmp_path: Path) -> None:
     memory_at(f"sqlite:{tmp_path}/folder/bot.db", tmp_path)
 
