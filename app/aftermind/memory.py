@@ -206,11 +206,14 @@ class Memory:
         role: groups.MemberRole = "reader",
     ) -> Scope:
         """The scope of a user, or of a group for one of its members."""
-        parts = self._parts
-        if group is None:
-            return parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-        return await groups.member_scope(
-            parts, group, role=role, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        return await groups.scope_of(
+            self._parts,
+            group,
+            role=role,
+            namespace=namespace,
+            user_id=user_id,
+            session_id=session_id,
+            agent_id=agent_id,
         )
 
     # the two that every agent needs
@@ -532,9 +535,11 @@ class Memory:
         owner = await self._scope(group, namespace=namespace, user_id=user_id)
         return await api_history.summary(self._parts, owner, session_id)
 
-    async def profile(self, *, user_id: str | None = None, namespace: str | None = None) -> Profile | None:
+    async def profile(
+        self, *, user_id: str | None = None, namespace: str | None = None, group: str | None = None
+    ) -> Profile | None:
         """What has been learned about the user, or None."""
-        return await api_history.profile(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
+        return await api_history.profile(self._parts, await self._scope(group, namespace=namespace, user_id=user_id))
 
     async def extraction(
         self,
@@ -603,14 +608,20 @@ class Memory:
         """How far the user's turns have come: stored, embedded, mined for facts."""
         return await health.progress(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
 
-    async def drain(self, *, user_id: str | None = None, namespace: str | None = None, timeout: float = 30.0) -> None:
+    async def drain(
+        self,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
         """Wait until everything that was remembered of a user is stored, embedded and mined for facts.
 
         For tests and scripts. Raises `DrainTimeout` after `timeout` seconds, and `StoreUnavailable`.
         """
-        await health.drain(
-            self._parts, self._parts.scope(namespace=namespace, user_id=user_id), timeout_seconds=timeout
-        )
+        owner = await self._scope(group, namespace=namespace, user_id=user_id)
+        await health.drain(self._parts, owner, timeout_seconds=timeout)
 
     async def health(self) -> Health:
         """How every component is, and what waits to be done. Takes two seconds at most, and never raises."""
@@ -667,6 +678,7 @@ class Memory:
         *ids: EpisodeId | str,
         user_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         dry_run: bool = False,
     ) -> UndoResult:
         """Undo everything that was derived from these messages: poisoned ones, or ones that were never true.
@@ -676,7 +688,7 @@ class Memory:
         nothing is derived from them again. Nothing is deleted (`forget` does that). Raises `InvalidQuery` for an id
         without a stored message of the user, and `StoreUnavailable`.
         """
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
         return await api_undo.undo(self._parts, owner, ids, dry_run=dry_run)
 
     async def verify_erasure(

@@ -61,10 +61,7 @@ class Facts:
         predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
         With `group` those of the group, for its member `user_id`.
         """
-        if group is None:
-            owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        else:
-            owner = await groups.member_scope(self._parts, group, namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of, known_at=known_at)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.facts(
@@ -82,10 +79,11 @@ class Facts:
         *,
         user_id: str | None = None,
         namespace: str | None = None,
+        group: str | None = None,
         limit: int = 1_000,
     ) -> list[Fact]:
         """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.facts(
                 tx, owner, predicate=_named(predicate), history=True, limit=_read(subject, limit)
@@ -158,14 +156,19 @@ class Facts:
         return await self._parts.effects.commit(owner, lambda tx: self._state(tx, owner, stated))
 
     async def retract(
-        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+        self,
+        fact: Fact | FactId | str,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
     ) -> bool:
         """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
         superseded.
 
         The profile loses what it has of the fact. To state that a fact has ended instead, add it again with `valid_to`.
         """
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, role="writer")
         fact_id = _id(fact)
         return await self._parts.effects.commit(owner, lambda tx: self._retract(tx, owner, fact_id))
 
@@ -275,10 +278,15 @@ class Facts:
         )
 
     async def why(
-        self, fact: Fact | FactId | str, *, user_id: str | None = None, namespace: str | None = None
+        self,
+        fact: Fact | FactId | str,
+        *,
+        user_id: str | None = None,
+        namespace: str | None = None,
+        group: str | None = None,
     ) -> Provenance | None:
         """Where a fact came from, superseded or not, and what it replaced; None where the user has no such fact."""
-        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.fact(tx, owner, _id(fact))
             if found is None:

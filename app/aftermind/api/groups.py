@@ -150,6 +150,24 @@ async def member_scope(
     return scope
 
 
+async def scope_of(
+    parts: Parts,
+    group: str | None,
+    *,
+    role: MemberRole = "reader",
+    user_id: str | None,
+    namespace: str | None = None,
+    session_id: str | None = None,
+    agent_id: str | None = None,
+) -> Scope:
+    """The scope of a user, or of a group for one of its members; see `member_scope`."""
+    if group is None:
+        return parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+    return await member_scope(
+        parts, group, role=role, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+    )
+
+
 async def find_member(parts: Parts, group: str, user: Scope) -> Member | None:
     """The membership of a user, from the primary: a replica could be older than its end."""
     owner, name = group_scope(parts, group, namespace=user.namespace), _member_name(user.user_column)

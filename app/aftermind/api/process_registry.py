@@ -24,7 +24,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types.job_admin import ProcessInfo
 from aftermind.wire.process_registry import ABOUT, AT, Fingerprints, keep_announcing, list_announced
 from aftermind.wire.redis.client import RedisLink
-from aftermind.wire.redis_keys import Keys
+from aftermind.wire.redis_keys import SILENT_PROCESS_SECONDS, Keys
 
 log = get_logger(__name__)
 
@@ -134,15 +134,17 @@ def _fingerprint(setting: str, key: bytes) -> str:
 
 
 async def list_processes(link: RedisLink, keys: Keys) -> list[ProcessInfo]:
-    """Workers, reconcilers and services that announced themselves lately, by name. Raises `RedisUnavailable`."""
-    found = []
-    for name, announced in sorted((await list_announced(link, keys)).items()):
+    """Workers, reconcilers and services, by name: those without a heartbeat too, for ten minutes. Raises
+    `RedisUnavailable`.
+    """
+    found, heard = [], await list_announced(link, keys)
+    for name, announced in sorted((await list_announced(link, keys, seconds=SILENT_PROCESS_SECONDS)).items()):
         with suppress(ValueError, KeyError, OverflowError):  # an entry that no process of ours wrote
-            found.append(_process(name, announced))
+            found.append(_process(name, announced, is_silent=name not in heard))
     return found
 
 
-def _process(name: str, announced: Fingerprints) -> ProcessInfo:
+def _process(name: str, announced: Fingerprints, *, is_silent: bool) -> ProcessInfo:
     worker = name.removeprefix("worker ")
     about = dict(each.partition("=")[::2] for each in announced[ABOUT])
     return ProcessInfo(
@@ -153,4 +155,5 @@ def _process(name: str, announced: Fingerprints) -> ProcessInfo:
         heartbeat_at=datetime.fromtimestamp(float(about[AT]), UTC),
         peak_memory_bytes=int(about["peak_memory_bytes"]),
         settings=tuple(announced.get(SETTINGS, ())),
+        is_silent=is_silent,
     )

@@ -25,6 +25,7 @@ from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
 from aftermind.types.scope import GROUP_PREFIX
 
+OWNED = "owned: rows with the user's id, whatever their content."
 NOT_SEARCHED = (
     "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
     "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
@@ -225,10 +226,11 @@ def verify_erasure(
         return await memory.verify_erasure(*(texts or ()), user_id=user, namespace=namespace)
 
     found = terminal.with_memory(work)
-    table = _places("place", "searched", "found", "of the user", "result")
+    table = _places("place", "searched", "found", "owned", "result")
     for place in found.places:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
     terminal.show(table)
+    out.print(f"[dim]{OWNED}[/]")
     _show_result(found)
     if not found.is_clean:
         raise terminal.ExitWithResult(1, found)
@@ -236,7 +238,7 @@ def verify_erasure(
 
 
 def _show_proof(proof: ErasureProof) -> None:
-    table = _places("place", "searched", "before", "after", "of the user", "result")
+    table = _places("place", "searched", "before", "after", "owned", "result")
     earlier = {place.name: place for place in proof.before.places}
     for place in proof.after.places:
         before = earlier.get(place.name, place)
@@ -245,7 +247,7 @@ def _show_proof(proof: ErasureProof) -> None:
     out.print(table)
     out.print(
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
-        f"Deletion took {proof.seconds:.2f} s.\n{NOT_SEARCHED}"
+        f"Deletion took {proof.seconds:.2f} s. {OWNED}\n{NOT_SEARCHED}"
     )
     _show_result(proof.after, f" Repeat: aftermind verify-erasure --text {proof.canary}")
 
@@ -265,8 +267,9 @@ def _show_result(found: ErasureReport, remedy: str = "") -> None:
 def _places(*columns: str) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        is_number = column in ("found", "before", "after", "of the user")
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+        is_number = column in ("found", "before", "after", "owned")
+        # The name of a place is never broken, what was searched in it only between words.
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number or column == "place")
     return table
 
 

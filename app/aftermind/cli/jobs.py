@@ -185,7 +185,9 @@ def processes(*, wide: terminal.Wide = False) -> Sequence[ProcessInfo]:
     shown = terminal.make_table("process", "version", "heartbeat", "MiB", "queues", flexible="process")
     for each in found:
         queues_of = ", ".join(name.removeprefix("memory.") for name in each.queues) or "-"
-        texts = (each.version, terminal.when(each.heartbeat_at), f"{each.peak_memory_bytes / 2**20:,.0f}")
+        heartbeat = terminal.when(each.heartbeat_at)
+        heartbeat = f"[red]none since {heartbeat}[/]" if each.is_silent else heartbeat
+        texts = (each.version, heartbeat, f"{each.peak_memory_bytes / 2**20:,.0f}")
         shown.add_row(terminal.one_line(each.name), *texts, queues_of)
     terminal.show(shown, wide=wide)
     for each in found if wide else ():

@@ -9,6 +9,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
+
 from aftermind.errors import StackError
 from aftermind.stack import diagnosis
 from aftermind.stack.component_types import ComponentState, ComponentStatus, Restart
@@ -152,13 +154,22 @@ class Supervised:
             self._ready.set()
             while True:
                 await asyncio.sleep(self.program.probe_seconds)
-                reason = await self.program.probe()
-                self._change(ComponentState.UNHEALTHY if reason else ComponentState.RUNNING, reason or "")
+                reason = self._find_frozen() or await self.program.probe()
+                was, state = self._state, ComponentState.UNHEALTHY if reason else ComponentState.RUNNING
+                self._change(state, reason or "")
+                if state is not was:
+                    log.warning("health changed", extra={"component": self.program.name, "state": state, "why": reason})
         except StackError as exc:
             self._ended_for = exc
             self._give_up_before_ready(exc)
             if self._process is not None:
                 _send(self._process, self.program.stop_signals[0][0])
+
+    def _find_frozen(self) -> str | None:
+        with suppress(psutil.Error):
+            if self._process is not None and psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED:
+                return "the process is frozen by SIGSTOP: kill -CONT continues it"
+        return None
 
     async def _spawn(self, launch: Launch) -> asyncio.subprocess.Process:
         with self._log_path.open("ab") as file:

@@ -165,9 +165,10 @@ class ModelCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """A worker, reconciler or service, as it announced itself: once a minute, and forgotten after three.
+    """A worker, reconciler or service, as it announced itself: every ten seconds.
 
-    `settings` are those in force that decide what it derives, as `name=value`.
+    `settings` are those in force that decide what it derives, as `name=value`. `is_silent`: it was not
+    stopped, and no heartbeat came for half a minute. It is frozen, cut off or killed, and listed for ten minutes.
     """
 
     name: str
@@ -177,3 +178,4 @@ class ProcessInfo:
     heartbeat_at: datetime
     peak_memory_bytes: int
     settings: tuple[str, ...]
+    is_silent: bool = False

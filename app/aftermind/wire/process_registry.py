@@ -9,7 +9,7 @@ import orjson
 from aftermind import errors
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis.script import Script
-from aftermind.wire.redis_keys import PROCESS_SECONDS, Keys
+from aftermind.wire.redis_keys import PROCESS_SECONDS, SILENT_PROCESS_SECONDS, Keys
 
 ANNOUNCE_SECONDS = PROCESS_SECONDS / 3
 
@@ -21,7 +21,7 @@ Fingerprints = Mapping[str, Sequence[str]]  # setting → fingerprints of its ke
 
 async def announce(link: RedisLink, keys: Keys, process: str, fingerprints: Fingerprints) -> None:
     """Record the fingerprints of a process. Raises `RedisUnavailable`."""
-    await Script("process_announce", keys)(link, process, orjson.dumps(fingerprints), PROCESS_SECONDS * 1000)
+    await Script("process_announce", keys)(link, process, orjson.dumps(fingerprints), SILENT_PROCESS_SECONDS * 1000)
 
 
 async def keep_announcing(
@@ -41,15 +41,17 @@ async def keep_announcing(
             await link.call("HDEL", keys.processes(), process)
 
 
-async def list_announced(link: RedisLink, keys: Keys) -> Mapping[str, Fingerprints]:
-    """Processes that announced their keys lately. Malformed entries are left out. Raises `RedisUnavailable`."""
-    seconds, _ = await link.call("TIME")
+async def list_announced(
+    link: RedisLink, keys: Keys, *, seconds: float = PROCESS_SECONDS
+) -> Mapping[str, Fingerprints]:
+    """Processes that announced their keys in the last `seconds`, but malformed entries. Raises `RedisUnavailable`."""
+    now, _ = await link.call("TIME")
     flat = await link.call("HGETALL", keys.processes())
     found: dict[str, dict[str, list[str]]] = {}
     for process, value in zip(flat[::2], flat[1::2], strict=True):
         at, _, text = value.partition(b" ")
         with suppress(ValueError, AttributeError, TypeError):  # an entry that no process of ours wrote
-            if int(at) / 1000 >= int(seconds) - PROCESS_SECONDS:
+            if int(at) / 1000 >= int(now) - seconds:
                 given = orjson.loads(text)
                 name = process.decode("utf-8", "replace")
                 found[name] = {str(setting): list(map(str, each)) for setting, each in given.items()}

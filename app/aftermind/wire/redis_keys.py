@@ -30,6 +30,7 @@ TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an or
 PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
 TRUST_MS = 2_000  # see `Keys.trusted`: how long an effect waits at most for a Redis that does not answer
 PROCESS_SECONDS = 30  # three times the interval in which a process announces its keys
+SILENT_PROCESS_SECONDS = 600  # for which a process is listed that was not stopped and announces nothing
 WATERMARK_SECONDS = 86_400  # a replica that lags a day is long out of use (settings.replica_max_lag_seconds)
 
 
@@ -225,7 +226,7 @@ class Keys:
     def processes(self) -> str:
         """HASH process → ms of Redis's clock, fingerprints of the keys that it uses (wire.process_registry).
 
-        Workers, reconciler and service write; `aftermind doctor` reads. `PROCESS_SECONDS` after the last one.
+        Workers, reconciler and service write; `aftermind doctor` reads. `SILENT_PROCESS_SECONDS` after the last one.
         """
         return f"{self.start}processes"
 

@@ -105,6 +105,18 @@ def test_a_component_that_does_not_exist_is_not_held(up: tuple[Stack, Endpoints]
         up[0].hold("mongodb")
 
 
+def test_a_frozen_process_is_unhealthy_until_it_continues(up: tuple[Stack, Endpoints]) -> None:
+    stack, _ = up
+    with faults.frozen(_pid(stack, "redis")):
+        wait_until_sync(
+            lambda: "frozen by SIGSTOP" in _status(stack, "redis").detail,
+            description="the status reports the frozen process",
+        )
+        assert _status(stack, "redis").state is ComponentState.UNHEALTHY
+    wait_until_sync(lambda: _status(stack, "redis").state is ComponentState.RUNNING, description="it runs again")
+    assert "health changed" in (stack.logs / "supervisor.log").read_text()
+
+
 def test_a_frozen_component_is_still_stopped(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "state", replica=False, postgres_settings=FAST)
     stack.up()

@@ -26,6 +26,9 @@ def reads(memory: Memory, user_id: str | None) -> dict[str, Callable[[], Awaitab
         "session_metadata": lambda: memory.session_metadata(**named),
         "summary": lambda: memory.summary(**named),
         "facts": lambda: memory.facts.query(**named),  # type: ignore[arg-type]
+        "facts.history": lambda: memory.facts.history(**named),  # type: ignore[arg-type]
+        "profile": lambda: memory.profile(**named),
+        "drain": lambda: memory.drain(**named),  # type: ignore[arg-type]
     }
 
 
@@ -155,3 +158,27 @@ async def test_a_member_that_was_removed_sees_nothing_while_the_replica_lags(
                 await memory.recall("heliotrope", user_id="alice", group="team")
         finally:
             await psql_async(database.replica_admin_urls[0], "SELECT pg_wal_replay_resume()")
+
+
+async def test_a_writer_retracts_a_fact_and_undoes_a_message_of_the_group(tmp_path: Path) -> None:
+    async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path) as memory:
+        await memory.groups.add("team", "alice")
+        await memory.groups.add("team", "bob", role="reader")
+        receipt = await memory.remember("I live in Oslo.", user_id="alice", group="team")
+        await receipt.extracted(timeout=PATIENCE_SECONDS)
+        await memory.drain(user_id="bob", group="team")
+        (fact,) = await memory.facts.query(user_id="bob", group="team")
+
+        why = await memory.facts.why(fact, user_id="bob", group="team")
+        assert why is not None
+        assert [each.content for each in why.episodes] == ["I live in Oslo."]
+        with pytest.raises(errors.GroupReadOnly):
+            await memory.facts.retract(fact, user_id="bob", group="team")
+        with pytest.raises(errors.GroupReadOnly):
+            await memory.undo(*receipt.episode_ids, user_id="bob", group="team")
+
+        assert await memory.facts.retract(fact, user_id="alice", group="team")
+        assert await memory.facts.query(user_id="bob", group="team") == []
+        assert [each.id for each in await memory.facts.history(user_id="bob", group="team")] == [fact.id]
+        await memory.undo(*receipt.episode_ids, user_id="alice", group="team")
+        assert "Oslo" not in (await memory.recall("Where do you live?", user_id="bob", group="team")).text

@@ -4,9 +4,10 @@ import asyncio
 
 import orjson
 
+from aftermind.api.process_registry import list_processes
 from aftermind.wire.process_registry import keep_announcing, list_announced
 from aftermind.wire.redis.client import RedisLink
-from aftermind.wire.redis_keys import PROCESS_SECONDS, Keys
+from aftermind.wire.redis_keys import PROCESS_SECONDS, SILENT_PROCESS_SECONDS, Keys
 from tests.support.waiting import wait_until
 
 
@@ -32,3 +33,15 @@ async def test_a_killed_process_is_not_listed_after_its_last_announcement_has_ex
         await link.call("HSET", keys.processes(), name, entry)
 
     assert set(await list_announced(link, keys)) == {"fresh"}
+
+
+async def test_a_process_without_a_heartbeat_is_listed_as_silent_for_some_minutes(link: RedisLink, keys: Keys) -> None:
+    seconds, _ = await link.call("TIME")
+    about = ["version=1", "started=0", "peak_memory_bytes=1"]
+    for name, age in (("fresh", 5), ("frozen", PROCESS_SECONDS + 5), ("gone", SILENT_PROCESS_SECONDS + 5)):
+        entry = b"%d " % ((int(seconds) - age) * 1000) + orjson.dumps({"about": about})
+        await link.call("HSET", keys.processes(), name, entry)
+
+    found = await list_processes(link, keys)
+
+    assert [(each.name, each.is_silent) for each in found] == [("fresh", False), ("frozen", True)]
