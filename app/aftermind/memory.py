@@ -639,6 +639,7 @@ class Memory:
         ids: Iterable[EpisodeId | str] | None = None,
         prove: bool = False,
         group: str | None = None,
+        note: str | None = None,
     ) -> Forgot:
         """Delete everything of the user; of a session, before a time or by ids of episodes if given.
 
@@ -650,9 +651,12 @@ class Memory:
         Everything of a user includes what the user wrote in groups. With `group` only that is meant, of that group,
         whether the user is still a member or not. `memory.groups.delete` erases a whole group.
 
-        `prove` searches every place for a canary and the user's ids, before and after, and is only
-        possible for a whole user: `Forgot.proof.after.is_erased` has the result.
+        `prove` searches every place for a canary and the user's ids, before and after, and is only possible for a whole
+        user: `Forgot.proof.after.is_erased` has the result. `note` (up to 500 characters, such as the number of a
+        request) is kept in the audit trail with the deletion.
         """
+        if note is not None and (not isinstance(note, str) or len(note) > api_forget.MAX_NOTE):
+            raise errors.InvalidQuery("note", note, f"it is a text of up to {api_forget.MAX_NOTE} characters.")
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         if prove:
             if any(each is not None for each in (session_id, before, ids, group)):
@@ -662,16 +666,18 @@ class Memory:
                     "only the erasure of a whole user is proved. Leave it out, or the other options.",
                 )
             return await groups.forget_user(
-                self._parts, owner, lambda: erasure_verification.forget_and_prove(self._parts, owner)
+                self._parts, owner, lambda: erasure_verification.forget_and_prove(self._parts, owner, note=note)
             )
         asked = api_forget.requested(owner, session_id=session_id, before=before, ids=ids)
         if asked is None:
             return Forgot()
         if group is not None:
-            return await groups.forget_member(self._parts, owner, group, asked)
+            return await groups.forget_member(self._parts, owner, group, asked, note=note)
         if asked.is_whole:
-            return await groups.forget_user(self._parts, owner, lambda: api_forget.forget(self._parts, asked))
-        return await api_forget.forget(self._parts, asked)
+            return await groups.forget_user(
+                self._parts, owner, lambda: api_forget.forget(self._parts, asked, note=note)
+            )
+        return await api_forget.forget(self._parts, asked, note=note)
 
     async def undo(
         self,

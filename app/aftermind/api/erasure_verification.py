@@ -26,7 +26,7 @@ async def remains(parts: Parts, owner: Scope, texts: Sequence[str]) -> ErasureRe
     return await parts.erasure_scan.scan(owner, texts)
 
 
-async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
+async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = None) -> Forgot:
     """Store a canary, check that it is found, forget the user, and search again."""
     looking = parts.erasure_scan
     ids = tuple(episode.id for episode in await conversation_history.history(parts, owner, limit=IDS))
@@ -35,7 +35,7 @@ async def forget_and_prove(parts: Parts, owner: Scope) -> Forgot:
     sought = [canary, *map(str, ids)]
     before = await looking.scan(owner, sought)
     began = time.monotonic()
-    gone = await forget_and_export.forget(parts, Tombstone(owner=owner))
+    gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note, is_proved=True)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
     return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))

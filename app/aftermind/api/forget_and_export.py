@@ -45,6 +45,7 @@ from aftermind.wire.turn_encoding import decode_turn, encode_turn
 log = get_logger(__name__)
 
 PAGE_EPISODES = 1_000
+MAX_NOTE = 500  # characters
 INDEX_SECONDS = 5.0  # that a forget waits for the vector index
 
 
@@ -86,9 +87,13 @@ class Export:
         return f"<Export of {self.scope.user_id!r}: {len(self.episodes)} episodes, {len(self.facts)} facts>"
 
 
-async def forget(parts: Parts, asked: Tombstone) -> Forgot:
-    """Delete stored content and reject later copies: the tombstone is committed with the deletes."""
+async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_proved: bool = False) -> Forgot:
+    """Delete stored content and reject later copies: the tombstone is committed with the deletes.
+
+    The audit trail has the `note`, and whether the deletion is proved.
+    """
     owner = asked.owner
+    detail = _audit_detail(asked) | ({"proved": True} if is_proved else {}) | ({"note": note} if note else {})
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
             await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))
@@ -99,9 +104,7 @@ async def forget(parts: Parts, asked: Tombstone) -> Forgot:
             parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None
         )
         if parts.trail is not None:
-            await parts.trail.append(
-                tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=_audit_detail(stone)
-            )
+            await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
         return counts, stone
 
     rows, stone = await parts.effects.commit(owner, delete)

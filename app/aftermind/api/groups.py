@@ -208,13 +208,16 @@ async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T
     return erased
 
 
-async def forget_member(parts: Parts, user: Scope, group: str, asked: Tombstone) -> forget_and_export.Forgot:
+async def forget_member(
+    parts: Parts, user: Scope, group: str, asked: Tombstone, *, note: str | None = None
+) -> forget_and_export.Forgot:
     """Erase what a user wrote in one group and `asked` fits, with what was derived from it.
 
     Turns out of reach (in the spool of another host, or while Redis does not answer) are dropped when they are stored.
     """
     owner = group_scope(parts, group, namespace=user.namespace)
-    return await forget_and_export.forget(parts, replace(asked, owner=owner, member=user.user_column))
+    asked = replace(asked, owner=owner, member=user.user_column)
+    return await forget_and_export.forget(parts, asked, note=note)
 
 
 async def written_by(parts: Parts, owner: Scope, user_id: str) -> list[Episode]:

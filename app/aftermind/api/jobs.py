@@ -1,12 +1,13 @@
 """`memory.jobs`: the background jobs of a user, and the state of a turn from any process."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from aftermind import errors
 from aftermind.api.memory_services import Parts
 from aftermind.api.turn_builder import KINDS
-from aftermind.receipt import ReceiptStatus, turn_status
+from aftermind.receipt import ReceiptStatus, StepState, turn_status
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
 
 MAX_JOBS = 10_000
@@ -52,7 +53,21 @@ class Jobs:
         job = await self._find(owner, wanted)
         if job is None and not is_pending:
             return None
-        return await turn_status(self._parts.ledger, job, keep=KINDS)
+        return await self._with_pause(owner, await turn_status(self._parts.ledger, job, keep=KINDS))
+
+    async def _with_pause(self, owner: Scope, status: ReceiptStatus) -> ReceiptStatus:
+        """The status, with an operator's pause as the reason for waiting."""
+        steps = ((status.stored, JobKind.STORE), (status.embedded, JobKind.EMBED), (status.extracted, JobKind.EXTRACT))
+        kind = next((kind for state, kind in steps if state is StepState.WAITING), None)
+        if kind is None:
+            return status
+        seen = self._parts.operations_namespace  # only the relay's role sees pauses of every namespace
+        async with self._parts.operations.transaction(namespace=seen, read_only=True) as tx:
+            pauses = await self._parts.job_operations.pauses(tx)
+        pause = next((each for each in pauses if each.covers(kind, owner.namespace)), None)
+        if pause is None:
+            return status
+        return replace(status, why=f"{kind} jobs are paused by an operator since {pause.created_at:%Y-%m-%d %H:%M} UTC")
 
     async def _find(self, owner: Scope, job_id: JobId) -> Job | None:
         found = await self._parts.ledger.job(job_id, owner=owner)

@@ -188,7 +188,7 @@ def get(
         if found is None:
             raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
         scope = found.job.scope
-        said = {"by": "dead show", "job": str(found.job.id)}
+        said = {"by": "dead-letters get", "job": str(found.job.id)}
         await terminal.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
         return found, await memory.job_admin.messages(found.job)
 

@@ -35,7 +35,7 @@ def extraction(
     """Show the extraction outcome of each message, with the reason."""
 
     async def work(memory: Memory) -> tuple[list[ExtractionResult], list[Episode]]:
-        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="learned")
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="extraction")
         outcomes = await memory.extraction(user_id=user, namespace=namespace, session_id=session, limit=limit)
         space = namespace or memory.namespace
         pauses = await memory.job_admin.pauses(namespace=space)

@@ -171,6 +171,9 @@ def forget(
             "--prove", help="Store a test message first, and show where it is found before and after the deletion."
         ),
     ] = False,
+    note: Annotated[
+        str | None, typer.Option(help="A reason or the number of a request, for the audit trail.", show_default=False)
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> Forgot:
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
@@ -191,6 +194,7 @@ def forget(
             before=moment("before", before),
             ids=ids,
             prove=prove,
+            note=note,
         )
 
     gone = terminal.with_memory(work)

@@ -253,3 +253,15 @@ def test_jobs_that_lost_a_lease_are_found_and_shown(database: Database) -> None:
     ]
     assert "lease_lost: 2 times" in found
     assert "extract" not in other
+
+
+async def test_the_status_of_a_turn_names_the_pause(settings: Settings) -> None:
+    async with Memory(settings=settings) as memory:
+        await memory.job_admin.pause(kind="store", reason="INC-77", actor="ops")
+        receipt = await memory.remember("I live in Oslo.", user_id="u")
+
+        status = await memory.jobs.status(receipt.job_id, user_id="u")
+
+        assert status is not None
+        assert str(status.why).startswith("store jobs are paused by an operator since")
+        assert "INC-77" not in str(status.why)

@@ -125,6 +125,9 @@ async def test_celery_workers_keep_to_the_pauses_of_a_store(url: str, redis_url:
             await receipt.embedded(timeout=PATIENCE_SECONDS)
             with pytest.raises(errors.AftermindError):
                 await receipt.extracted(timeout=2)
+            status = await memory.jobs.status(receipt.job_id, user_id="alice")
+            assert status is not None
+            assert str(status.why).startswith("extract jobs are paused by an operator since")
             await memory.job_admin.resume(kind="extract", actor="ann")
             await receipt.extracted(timeout=PATIENCE_SECONDS)
 

@@ -71,6 +71,7 @@ async def forget(user_id: User, what: schemas.ForgetIn, memory: Remembering, who
         before=what.before,
         ids=None if what.ids is None else [str(each) for each in what.ids],
         group=what.group,
+        note=what.note,
     )
     return schemas.ForgetOut(rows=dict(done.rows), pending_turns=done.pending_turns)
 
