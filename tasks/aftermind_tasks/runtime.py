@@ -95,6 +95,11 @@ class Silence:
         return 0
 
 
+async def nothing_found() -> bool:
+    """Nothing was done, and nothing is left to do."""
+    return False
+
+
 @dataclass(slots=True)
 class Opened:
     """Embedders that a process has opened, and what it has read of those of the store: see `embedders`."""
@@ -138,7 +143,7 @@ class Runtime:
     keys: Keys = field(default_factory=Keys)
     delivery: WatermarkDelivery | None = None
     serve_store: "Callable[[], Coroutine[Any, Any, None]] | None" = None
-    notify: Callable[[], Awaitable[bool]] = field(default=lambda: _nothing_found())
+    notify: Callable[[], Awaitable[bool]] = nothing_found
     returns: LeaseReturns = field(init=False)
     opened: Opened = field(default_factory=Opened)
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -350,13 +355,13 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
         await asyncio.wait([task])
 
     runtime.serve_store = serve_store
-    await parts.open_store()
-    await parts.adopt_embedder()
+    try:
+        await parts.open_store()
+        await parts.adopt_embedder()
+    except BaseException:  # the worker tries again, with a new runtime
+        await runtime.close()
+        raise
     return runtime
-
-
-async def _nothing_found() -> bool:
-    return False
 
 
 async def _cancel(task: "asyncio.Future[None]") -> None:
