@@ -36,6 +36,7 @@ AftermindError
 │   ├── KeyRefused          the API key is missing, unknown, revoked or expired
 │   ├── RightMissing        the key does not allow this
 │   ├── GroupReadOnly       a reader of a group writes to it
+│   ├── PauseOfOperator     an API key may not end it
 │   ├── NotThere            the object does not exist, or belongs to another tenant
 │   ├── JobDead             the awaited job is a dead letter
 │   └── Forgotten           the awaited content was forgotten
@@ -502,6 +503,16 @@ class RightMissing(Refused):
     def __init__(self, right: str, has: str) -> None:
         self.right, self.has = right, has
         super().__init__(f"this needs an API key with the right '{right}'; the key has {has}.")
+
+
+class PauseOfOperator(Refused):
+    """An operator paused the jobs by the command line; an API key ends only pauses that keys have made."""
+
+    def __init__(self, summary: str) -> None:
+        self.summary = summary
+        super().__init__(
+            f"{summary}. An API key ends only pauses that keys have made; `aftermind jobs resume` ends this one."
+        )
 
 
 class NotThere(Refused):

@@ -209,9 +209,17 @@ class JobAdmin:
             await self._record_pause(tx, "pause", kind, namespace, actor, reason=reason.strip())
         await self._anchor()
 
-    async def resume(self, *, kind: JobKind | str | None = None, namespace: str | None = None, actor: str) -> bool:
-        """End a pause; False if there was none."""
+    async def resume(
+        self, *, kind: JobKind | str | None = None, namespace: str | None = None, actor: str, is_key: bool = False
+    ) -> bool:
+        """End a pause; False if there was none.
+
+        With `is_key` the actor is an API key, which ends only pauses that keys have made. Raises `PauseOfOperator`.
+        """
         async with self._writing(namespace) as tx:
+            for each in await self._parts.job_operations.pauses(tx) if is_key else ():
+                if (each.kind, each.namespace) == (_kind(kind), namespace) and not each.is_of_key:
+                    raise errors.PauseOfOperator(each.summary())
             found = await self._parts.job_operations.resume(tx, _kind(kind), namespace)
             if found:
                 await self._record_pause(tx, "resume", kind, namespace, actor)

@@ -45,6 +45,11 @@ class JobPause:
     actor: str
     created_at: datetime
 
+    @property
+    def is_of_key(self) -> bool:
+        """Whether an API key made it, or a session of one: names of the operating system have no space."""
+        return self.actor.startswith(("key ", "session of key "))
+
     def covers(self, kind: str, namespace: str) -> bool:
         """Whether jobs of this kind wait for its end in this namespace."""
         return self.kind in (None, kind) and self.namespace in (None, namespace)

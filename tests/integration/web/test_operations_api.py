@@ -8,6 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
+from aftermind.sync import Memory
 from tests.support.dead_letters import Letters
 from tests.support.deployed_service import Service
 from tests.support.waiting import wait_until_sync
@@ -249,3 +250,19 @@ def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:
 
 def _mined(api: httpx.Client, status_url: str) -> None:
     wait_until_sync(lambda: api.get(status_url).json()["extracted"] in ("done", "not needed"), description="mined")
+
+
+def test_a_key_ends_pauses_of_keys_and_none_of_the_command_line(api: httpx.Client, service: Service) -> None:
+    assert api.put("/v1/pauses", json={"kind": "profile", "reason": "mine"}).status_code == 204
+    assert api.delete("/v1/pauses", params={"kind": "profile"}).status_code == 204
+
+    namespace = api.get("/v1/whoami").json()["namespace"]
+    with Memory(settings=service.settings) as memory:  # as the command line does
+        memory.job_admin.pause(kind="profile", namespace=namespace, reason="INC-77", actor="root")
+        try:
+            refused = api.delete("/v1/pauses", params={"kind": "profile"})
+            assert (refused.status_code, refused.json()["type"]) == (409, "urn:problem-type:pause-of-operator")
+            assert "paused by root" in refused.json()["detail"]
+        finally:
+            assert memory.job_admin.resume(kind="profile", namespace=namespace, actor="root")
+    assert api.delete("/v1/pauses", params={"kind": "profile"}).status_code == 404

@@ -138,7 +138,9 @@ async def pause(
 @router.post("/jobs/resume", response_model=None)
 async def resume(viewer: Seen, kind: Annotated[JobKind | None, Form()] = None) -> RedirectResponse:
     """End a pause of the viewer's namespace."""
-    await viewer.memory.job_admin.resume(kind=kind, namespace=viewer.namespace, actor=viewer.actor)
+    await viewer.memory.job_admin.resume(
+        kind=kind, namespace=viewer.namespace, actor=viewer.actor, is_key=viewer.has_key
+    )
     return RedirectResponse("/jobs", status_code=303)
 
 

@@ -219,6 +219,7 @@ async def pause(what: PauseIn, memory: Remembering, who: Operator) -> None:
 
 @router.delete("/pauses", status_code=204, summary="End a pause")
 async def resume(memory: Remembering, who: Operator, kind: JobKind | None = None) -> None:
-    """Of a kind; without one that of all jobs. 404 if there is none."""
-    if not await memory.job_admin.resume(kind=kind, namespace=who.namespace, actor=who.actor):
+    """Of a kind; without one that of all jobs. 404 if there is none, 409 if an operator made it by the command line."""
+    is_key = who.key is not None
+    if not await memory.job_admin.resume(kind=kind, namespace=who.namespace, actor=who.actor, is_key=is_key):
         raise errors.NotThere("pause", kind or "all jobs")
