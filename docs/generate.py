@@ -274,12 +274,13 @@ STORE_FEATURES: Mapping[str, tuple[str, ...]] = {
     "jobs are tried again, and are dead letters after the last attempt": ("yes",),
     "source and destination of `aftermind copy`": ("as the owner of its tables", *("yes",) * 5, "no: it is memory"),
     "several processes": ("yes", "yes, on one host", "yes", ONE_PROCESS, "yes", "yes", "no: it is memory"),
-    "read replicas, Celery workers": ("yes", "no: jobs run in the processes that open it"),
-    "jobs in a process of their own": (
-        "Celery workers",
-        *("`aftermind worker`, with a broker Celery",) * 2,
+    "read replicas": ("yes", "no: recall reads the store itself"),
+    "Celery workers": ("yes", *("with a broker",) * 2, ONE_PROCESS, *("with a broker",) * 2, "no: it is memory"),
+    "jobs in a process without Celery": (
+        "no: Celery runs them",
+        *("`aftermind worker`",) * 2,
         ONE_PROCESS,
-        *("`aftermind worker`, with a broker Celery",) * 2,
+        *("`aftermind worker`",) * 2,
         "no: it is memory",
     ),
     "`verify-erasure`": ("yes", "rows, and the vector index"),
