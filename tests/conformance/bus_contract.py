@@ -106,6 +106,16 @@ class BusContract:
             live = await rig.tell(completed())
             assert await heard.next() == ids(live)
 
+    async def test_a_subscriber_that_missed_nothing_hears_nothing_twice(self, rig: Rig) -> None:
+        seen = await rig.tell(completed(), completed())
+
+        async with Heard(rig, after=seen[-1].cursor) as heard:
+            listening = asyncio.create_task(heard.next())
+            await asyncio.wait([listening], timeout=0.5)  # several checks of a store that processes share
+            assert not listening.done()
+            told = await rig.tell(completed())
+            assert await listening == ids(told)
+
     async def test_a_subscriber_without_a_cursor_hears_only_what_comes(self, rig: Rig) -> None:
         await rig.tell(completed())
 

@@ -74,7 +74,9 @@ class LocalBus:
         self._listeners.setdefault(owner, set()).add(listener)
         try:
             early = EarlyEvents()
-            seen = int(await self.last(owner)) if after is None else 0
+            seen = int(await self.last(owner))
+            if after is not None and after.isdecimal():  # another one is refused below
+                seen = min(seen, int(after))
             is_behind = after is not None
             while True:
                 if is_behind:
