@@ -76,6 +76,8 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         return waiting
     served = await _served(runtime)
     leases, others = _sorted(leases, served)
+    if not leases:
+        return {**waiting, **others}
     episodes = await _episodes(runtime, [lease for lease in leases if not reembed.is_step(lease)])
     shares = await _shares(runtime, leases, served, episodes)
     vectors = [await _embed(runtime, share, leases) for share in shares]

@@ -131,6 +131,8 @@ def _redact(error: Exception) -> str:
     # only its class and location are stored. InvalidInput quotes the refused value.
     if isinstance(error, errors.AftermindError) and not isinstance(error, errors.InvalidInput):
         return str(error)[:MAX_ERROR_CHARACTERS]
+    if isinstance(error, errors.InvalidSettings):  # without its value, which may have a password
+        return f"{error.field}: {error.why}"[:MAX_ERROR_CHARACTERS]
     return f"{type(error).__name__} at {_place(error)}"
 
 

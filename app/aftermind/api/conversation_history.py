@@ -18,6 +18,7 @@ from aftermind.types import (
     EpisodeId,
     ExtractionResult,
     ExtractionState,
+    JobKind,
     Profile,
     Role,
     Scope,
@@ -170,7 +171,12 @@ async def extraction_results(
         for episode in shown
         if episode.id not in known
     ]
-    return [*stored, *pending][-limit:]
+    found = [*stored, *pending][-limit:]
+    if any(each.state is ExtractionState.WAITING for each in found):
+        pause = await parts.find_pause(JobKind.EXTRACT, owner.namespace)
+        if pause is not None:
+            found = [replace(each, reason=pause) if each.state is ExtractionState.WAITING else each for each in found]
+    return found
 
 
 async def read(parts: Parts, owner: Scope, query: Callable[[Transaction], Awaitable[T]]) -> T:

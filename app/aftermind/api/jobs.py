@@ -61,13 +61,8 @@ class Jobs:
         kind = next((kind for state, kind in steps if state is StepState.WAITING), None)
         if kind is None:
             return status
-        seen = self._parts.operations_namespace  # only the relay's role sees pauses of every namespace
-        async with self._parts.operations.transaction(namespace=seen, read_only=True) as tx:
-            pauses = await self._parts.job_operations.pauses(tx)
-        pause = next((each for each in pauses if each.covers(kind, owner.namespace)), None)
-        if pause is None:
-            return status
-        return replace(status, why=f"{kind} jobs are paused by an operator since {pause.created_at:%Y-%m-%d %H:%M} UTC")
+        pause = await self._parts.find_pause(kind, owner.namespace)
+        return status if pause is None else replace(status, why=pause)
 
     async def _find(self, owner: Scope, job_id: JobId) -> Job | None:
         found = await self._parts.ledger.job(job_id, owner=owner)

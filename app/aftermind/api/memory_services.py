@@ -31,7 +31,7 @@ from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.stores.retention_protocol import RetentionStore
 from aftermind.telemetry.recall_counts import RecallCounts
-from aftermind.types import EmbedderIdentity, Scope, StoredEmbedders
+from aftermind.types import EmbedderIdentity, JobKind, Scope, StoredEmbedders
 from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
@@ -121,6 +121,13 @@ class Parts:
         assert self.settings.moved.parts is not None  # of a memory with several databases
         parts: Parts = self.settings.moved.parts(database)
         return parts.ledger, parts.events, parts.confirm
+
+    async def find_pause(self, kind: JobKind, namespace: str) -> str | None:
+        """An operator's pause of these jobs, in words for tenants; only the relay sees those of all namespaces."""
+        async with self.operations.transaction(namespace=self.operations_namespace, read_only=True) as tx:
+            pauses = await self.job_operations.pauses(tx)
+        found = next((each for each in pauses if each.covers(kind, namespace)), None)
+        return None if found is None else f"{kind} jobs are paused by an operator since {found.created_at:%F %R} UTC"
 
     async def check_index(self, *, seconds: float) -> None:
         """Raise `IndexMismatch` or `InvalidSettings` if the index cannot serve this memory; checked until it answers.

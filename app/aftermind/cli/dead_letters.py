@@ -42,7 +42,19 @@ OfNamespace = Annotated[
 ]
 Since = Annotated[str | None, typer.Option(help="Dead-lettered after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
 Until = Annotated[str | None, typer.Option(help="Dead-lettered before this time, in the same format.")]
-Ids = Annotated[list[UUID] | None, typer.Option("--id", help="This job. May be repeated.")]
+
+
+def _whole_id(given: str) -> UUID:
+    try:
+        return UUID(given)
+    except ValueError as exc:
+        raise typer.BadParameter(f"{given!r} is no whole id. Lists show whole ids with --wide.") from exc
+
+
+Ids = Annotated[
+    list[UUID] | None,
+    typer.Option("--id", parser=_whole_id, metavar="UUID", help="This job, by its whole id. May be repeated."),
+]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
 dead = typer.Typer(

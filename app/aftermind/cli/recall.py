@@ -183,7 +183,7 @@ def _reason_for_no_facts(progress: Progress, pauses: Sequence[JobPause], *, is_f
         return "No facts: this user has no messages. `aftermind users` lists the users."
     if is_filtered and progress.facts:
         return f"No facts match. Without filters the user has {terminal.count_of(progress.facts, 'fact')}."
-    return "No facts: the messages state none. `aftermind extraction` shows the reason for each message."
+    return "No facts were found in the messages. `aftermind extraction` shows the reason for each of them."
 
 
 @terminal.with_json

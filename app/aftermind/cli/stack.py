@@ -92,11 +92,16 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
     from aftermind.api.reembed_postgres import open_reembeddings  # SQLAlchemy: `aftermind status` does without
     from aftermind.cli import doctor_checks
     from aftermind.llm import factory
+    from aftermind.llm.protocols import embedder_identity
 
     found = address_resolution.resolve(settings)
     work = open_reembeddings(found, settings)
     target, stored = factory.embedder(settings), (await work.status()).reembedding.stored
     plan = None
+    if target is not None and stored.standby is not None and embedder_identity(target) == stored.active:
+        terminal.warn(
+            f"a re-embedding with {stored.standby} was begun and is not over. `aftermind reembed drop` abandons it."
+        )
     if workers and target is not None and stored.standby is None:
         with suppress(errors.ReembeddingConflict):  # it is the active embedder
             plan = await work.plan()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -96,7 +97,9 @@ def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict) or hasattr(value, "items"):
         return {str(key): to_plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | frozenset | set):
+    if isinstance(value, frozenset | set):
+        return sorted(map(to_plain, value), key=str)  # the same each time
+    if isinstance(value, list | tuple):
         return [to_plain(each) for each in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -173,12 +176,15 @@ def _print_with_lines_below(shown: Table, place: int, terminal: Console) -> None
     for number, column in enumerate(shown.columns):
         if number != place:
             rest.add_column(column.header, no_wrap=True, overflow="ellipsis")
+    heights = []
     for row in zip(*(column.cells for number, column in enumerate(shown.columns) if number != place), strict=True):
         rest.add_row(*row)
-    lines = terminal.render_lines(rest, pad=False)  # of the titles, then one for each row
-    for number, line in enumerate(lines):
-        terminal.print(Text.assemble(*((part.text, part.style or "") for part in line)))
-        if number and (detail := details[number - 1]):
+        heights.append(max(1 + str(cell).count("\n") for cell in row))
+    lines = iter(terminal.render_lines(rest, pad=False))  # of the titles, then those of each row
+    for height, detail in zip((1, *heights), ("", *details), strict=True):
+        for line in islice(lines, height):
+            terminal.print(Text.assemble(*((part.text, part.style or "") for part in line)))
+        if detail:
             text = detail.copy() if isinstance(detail, Text) else Text.from_markup(str(detail))
             text.no_wrap, text.overflow = False, "fold"
             if text.plain.strip():

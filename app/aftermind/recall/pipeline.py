@@ -127,6 +127,7 @@ class _Run:
     pending_until: float  # for everything that is computed from pending texts
     vectors: QueryVectors
     pending_turns: PendingTurns
+    without_vector: str | None = None  # why the embedder made no vector of the question
     accepted: list[Turn] = field(default_factory=list)  # turns that are not stored yet
     local: list[Turn] = field(default_factory=list)  # those that only this host has
     pending: list[Episode] = field(default_factory=list)  # what is shown of both
@@ -338,8 +339,8 @@ class Recall:
         return run.vector is None
 
     async def _embed(self, run: _Run) -> None:
-        run.vector, why = await run.vectors.vector(run.query.searched)
-        run.degraded += [] if why is None else [why]
+        run.vector, run.without_vector = await run.vectors.vector(run.query.searched)
+        run.degraded += [] if run.without_vector is None else [run.without_vector]
         if self._index is not None and run.vector is not None and run.vectors.embedder is not None:
             query = run.query
             run.near, why = await self._index.search(
@@ -433,7 +434,8 @@ class Recall:
     async def _search_vectors_of_one_embedder(self, run: _Run, route: Route, question: Question) -> SearchResult:
         """What the search finds; vectors are compared only if the question's embedder made the stored ones."""
         found = await self._search.find(route.tx, run.query.scope.owner, self._searching(run, question))
-        stored, mine = found.embedders, run.vectors.embedder if run.vector is not None else None
+        has_or_wants_vector = run.vector is not None or run.without_vector is not None
+        stored, mine = found.embedders, run.vectors.embedder if has_or_wants_vector else None
         if stored is None or mine is None or mine == stored.active:
             return found
         if mine in stored and await self._followed_to(run, stored.active):
@@ -455,6 +457,8 @@ class Recall:
                 return False
             self._followed.append(other)
         run.vectors, run.pending_turns = self._vectors, self._pending_turns = other
+        if run.without_vector in run.degraded:  # of the configured embedder, which no stored vector is compared with
+            run.degraded.remove(run.without_vector)
         await self._embed(run)
         return True
 

@@ -22,7 +22,7 @@ class ExtractionState(StrEnum):
         """From the outcome of its mining, if it was mined, and the state of the job that is to mine it."""
         if outcome is not None:
             return cls(outcome)
-        return cls(cls.DEAD if job_state == "dead" else cls.WAITING)
+        return cls(cls.DEAD if job_state in ("dead", "discarded") else cls.WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -187,3 +187,18 @@ async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp
         "user lives in Vienna",
         "I moved from Leipzig to Vienna.",
     ]
+
+
+def test_two_exports_of_the_same_content_are_equal(store: str, stored: datetime, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        done = command(store, "export", "--all-users", "--to", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_short_id_is_refused_with_the_way_to_the_whole_one(store: str, stored: datetime) -> None:
+    done = command(store, "dead-letters", "discard", "--id", "588d126b", "--note", "x")
+
+    assert done.returncode == 2
+    assert "--wide" in " ".join(done.stderr.split())

@@ -265,3 +265,8 @@ async def test_the_status_of_a_turn_names_the_pause(settings: Settings) -> None:
         assert status is not None
         assert str(status.why).startswith("store jobs are paused by an operator since")
         assert "INC-77" not in str(status.why)
+        (outcome,) = await memory.extraction(user_id="u")
+        assert outcome.reason == "not stored yet"
+        await memory.job_admin.pause(kind="extract", reason="INC-77", actor="ops")
+        (outcome,) = await memory.extraction(user_id="u")
+        assert str(outcome.reason).startswith("extract jobs are paused by an operator since")

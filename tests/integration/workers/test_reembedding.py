@@ -14,6 +14,7 @@ from aftermind.api.reembed_postgres import open_reembeddings
 from aftermind.cli import make_app_for
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.protocols import embedder_identity
+from aftermind.stack.ports import choose
 from aftermind.types import EmbedderIdentity
 from aftermind.wire import queues
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
@@ -223,6 +224,38 @@ async def test_agents_and_workers_of_either_configuration_serve_beside_each_othe
     assert [block.degraded for block in (*before, *after)] == [None] * 4
     assert await rig.query(LACKING) == "0"
     assert await rig.query("SELECT count(*) FROM aftermind.episodes WHERE embedding = embedding_standby") == "0"
+
+
+async def test_recall_needs_the_new_provider_only_from_the_cutover_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.fill(10)
+    await rig.start(SMALL)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{choose(1)[0]}/v1")  # nothing listens there
+    memory = rig.memory(embedder="openai:text-embedding-3-small", embedding_dimension=384)
+
+    found = [await memory.recall("bees", user_id="alice") for _ in range(2)]
+    await memory.close()
+
+    assert [block.degraded for block in found] == [None, None]
+    assert all("bees" in block.text for block in found)
+
+
+async def test_steps_wait_in_workers_that_lost_the_key_of_the_new_embedder(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rig.fill(10)
+    await rig.start(SMALL)
+    monkeypatch.delenv("OPENAI_API_KEY")
+
+    async def is_waiting() -> bool:
+        notes = await rig.query("SELECT coalesce(note, error, '') FROM aftermind.jobs WHERE kind = 'embed'")
+        return "OPENAI_API_KEY" in notes
+
+    with workers(rig.environment(), rig.folder, on=ALL):
+        await wait_until(is_waiting, timeout=30, description="the jobs name the missing key")
+    refused = "SELECT count(*) FROM aftermind.jobs WHERE state = 'dead' OR error LIKE '%IndexError%'"
+    assert await rig.query(refused) == "0"
 
 
 async def test_a_replica_that_has_not_replayed_the_cutover_compares_with_the_former_vectors(rig: Rig) -> None:

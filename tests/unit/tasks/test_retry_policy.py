@@ -133,6 +133,7 @@ def test_every_error_of_the_tree_has_a_sentence_of_its_own_or_of_its_family() ->
         "JobDead",
         "KeyRefused",
         "NotThere",
+        "PauseOfOperator",
         "QueueFull",
         "RightMissing",
         "SpoolFull",

@@ -21,7 +21,7 @@ from aftermind.types import (
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
-_DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD)
+_DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD, JobState.DISCARDED)
 
 
 class InMemoryLearning:
@@ -121,9 +121,12 @@ class InMemoryLearning:
 
 def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job]) -> ExtractionResult:
     mine = [job for job in jobs if job.scope.session_id == episode.scope.session_id]
-    mine.sort(key=lambda job: (job.state is JobState.DEAD, -job.created_at.timestamp()))
+    last = (JobState.DEAD, JobState.DISCARDED)
+    mine.sort(key=lambda job: (last.index(job.state) + 1 if job.state in last else 0, -job.created_at.timestamp()))
     doing = mine[0] if mine and mined is None else None
     waits = "no job waits" if doing is None else doing.error or doing.reason_code or str(doing.state)
+    if doing is not None and doing.state is JobState.DISCARDED:
+        waits = "its job was discarded"
     return ExtractionResult(
         episode_id=episode.id,
         session_id=episode.scope.session_id,

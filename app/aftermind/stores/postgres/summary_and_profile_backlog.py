@@ -72,12 +72,14 @@ _LEARNED = text(
     LEFT JOIN aftermind.extractions AS mined
         ON mined.namespace = :namespace AND mined.user_id = :user AND mined.episode_id = episodes.id
     LEFT JOIN LATERAL (
-        SELECT jobs.id, jobs.state, coalesce(jobs.error, jobs.note, jobs.reason_code) AS why
+        SELECT jobs.id, jobs.state,
+               CASE jobs.state WHEN 'discarded' THEN 'its job was discarded'
+                               ELSE coalesce(jobs.error, jobs.note, jobs.reason_code) END AS why
         FROM aftermind.jobs AS jobs
         WHERE mined.episode_id IS NULL AND jobs.namespace = :namespace AND jobs.user_id = :user
           AND jobs.kind = 'extract' AND jobs.session_id IS NOT DISTINCT FROM episodes.session_id
-          AND jobs.state IN ('queued', 'running', 'retrying', 'dead')
-        ORDER BY jobs.state = 'dead', jobs.created_at DESC LIMIT 1
+          AND jobs.state IN ('queued', 'running', 'retrying', 'dead', 'discarded')
+        ORDER BY jobs.state = 'discarded', jobs.state = 'dead', jobs.created_at DESC LIMIT 1
     ) AS doing ON true
     ORDER BY episodes.position, episodes.id
     """

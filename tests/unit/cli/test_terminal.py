@@ -1,0 +1,22 @@
+"""Tables for people, at widths that are too narrow for them."""
+
+import pytest
+from rich.console import Console
+
+from aftermind.cli import terminal
+
+
+def test_rows_of_several_lines_keep_their_details_below_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = Console(width=40, record=True, soft_wrap=True)
+    monkeypatch.setattr(terminal, "out", printed)
+    table = terminal.make_table("job", "facts", "state", "detail", flexible="detail")
+    table.add_row("588d126b", "user lives in Oslo\nuser is a nurse", "done", terminal.one_line("the first detail"))
+    table.add_row("588d126c", "user lives in Rome", "done", terminal.one_line("the second detail"))
+
+    terminal.print_table(table, wide=False)
+
+    lines = [line.strip() for line in printed.export_text().splitlines()]
+    assert "user is a nurse" in lines[2]
+    assert lines[3] == "the first detail"
+    assert "588d126c" in lines[4]
+    assert lines[5] == "the second detail"
