@@ -155,7 +155,7 @@ class ForgetIn(Shape):
     before: AwareDatetime | None = None
     ids: list[UUID] | None = Field(None, max_length=10_000, description="Ids of episodes.")
     group: Id | None = Field(None, description="Only what the user wrote in this group, as a member or former one.")
-    everything: bool = Field(False, description="Must be true if no field says what to forget.")
+    everything: bool = Field(False, description="Must be true to forget everything of the user.")
     note: str | None = Field(
         None, max_length=500, description="A reason or the number of a request, for the audit trail."
     )
