@@ -71,7 +71,6 @@ from aftermind.types import (
     RecallBlock,
     RecallExplanation,
     RecallId,
-    Scope,
     Summary,
     Turn,
 )
@@ -195,27 +194,6 @@ class Memory:
             is_indexed=parts.index is not None,
         )
 
-    async def _scope(
-        self,
-        group: str | None,
-        *,
-        namespace: str | None,
-        user_id: str | None = None,
-        session_id: str | None = None,
-        agent_id: str | None = None,
-        role: groups.MemberRole = "reader",
-    ) -> Scope:
-        """The scope of a user, or of a group for one of its members."""
-        return await groups.scope_of(
-            self._parts,
-            group,
-            role=role,
-            namespace=namespace,
-            user_id=user_id,
-            session_id=session_id,
-            agent_id=agent_id,
-        )
-
     # the two that every agent needs
 
     async def remember(
@@ -241,8 +219,14 @@ class Memory:
         `NotThere` if the user is no member, `GroupReadOnly` if a reader writes, and `StoreUnavailable`.
         """
         parts = self._parts
-        scope = await self._scope(
-            group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id, role="writer"
+        scope = await groups.scope_of(
+            self._parts,
+            group,
+            namespace=namespace,
+            user_id=user_id,
+            session_id=session_id,
+            agent_id=agent_id,
+            role="writer",
         )
         if group is not None:
             member = str(user_id)
@@ -290,7 +274,9 @@ class Memory:
         those of `RecallOptions`. Never raises for a store that does not answer: the block is `degraded` then.
         Raises `InvalidScope` and `InvalidQuery`.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         asked, recall = Query.checked(query, scope, defaults=self._defaults, **options), self._parts.recall
         block = await (self._instrument.recall(recall, asked) if self._instrument.is_on() else recall.recall(asked))
         log.debug("recall", extra={"recall_id": block.id, "served_by": block.served_by, "ms": block.duration_ms})
@@ -318,7 +304,7 @@ class Memory:
         the errors of `remember`.
         """
         given = feedback_validation.checked(block, helpful, unhelpful)
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
+        scope = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, role="writer")
         member = None if group is None else str(user_id)
         if member is not None and idempotency_key is not None:
             idempotency_key = f"{len(member)}:{member}:{idempotency_key}"
@@ -350,7 +336,9 @@ class Memory:
 
         Raises `StoreUnavailable` where a block would be degraded.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         return await self._parts.recall.scored(Query.checked(query, scope, defaults=self._defaults, **options))
 
     async def explain(
@@ -372,7 +360,9 @@ class Memory:
         Nothing is kept of a recall, so nothing of it has to be erased. Reads as `recall` does, and takes up to twice
         its time with filters. Raises `InvalidScope` and `InvalidQuery`.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         if recall_id is not None:
             if options.get("known_at") is not None:
                 why = "the id of a recall has its time. Leave out `known_at` or `recall_id`."
@@ -401,7 +391,9 @@ class Memory:
         position and id, or its position, which messages of two sessions can share. Raises `InvalidScope`,
         `InvalidQuery` and `StoreUnavailable`.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         chosen = None if roles is None else context_window.checked_roles(roles)
         return await api_history.history(self._parts, scope, limit=limit, offset=offset, roles=chosen, before=before)
 
@@ -427,7 +419,9 @@ class Memory:
         is stored without sentences that resemble instructions: it is called and awaited here, for new ones only.
         Raises `InvalidScope`, `InvalidQuery`, `StoreUnavailable`, and the errors of the callable.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         bounds = context_window.Bounds.checked(max_tokens, max_messages, roles, tool_results=tool_results)
         return await context_window.window(self._parts, scope, bounds, summary=summary)
 
@@ -455,7 +449,9 @@ class Memory:
         `agent_id`. Without a query `before` pages back, as in `history`, and `undone` False leaves out what was undone,
         which a query never finds. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
+        )
         filters = RecallOptions(
             roles=roles, metadata=metadata, since=since, until=until, in_session=session_id, by_agent=agent_id
         )
@@ -475,14 +471,14 @@ class Memory:
 
         Raises `InvalidQuery` for a text that is no id, and `StoreUnavailable`.
         """
-        owner = await self._scope(group, namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         return await api_history.get(self._parts, owner, [api_forget.episode_id(each) for each in ids])
 
     async def sessions(
         self, *, user_id: str | None = None, namespace: str | None = None, group: str | None = None, limit: int = 100
     ) -> list[SessionInfo]:
         """The user's sessions that are stored, the latest first."""
-        owner = await self._scope(group, namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         return await api_history.sessions(self._parts, owner, limit=limit)
 
     async def session_metadata(
@@ -494,7 +490,7 @@ class Memory:
         group: str | None = None,
     ) -> dict[str, Json]:
         """The metadata of a session, a JSON object; empty if none was set."""
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id)
+        scope = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id)
         return await session_metadata.get(self._parts, scope)
 
     async def update_session_metadata(
@@ -511,7 +507,9 @@ class Memory:
 
         Bounded like the metadata of a message. Raises `InvalidScope`, `InvalidItem` and `StoreUnavailable`.
         """
-        scope = await self._scope(group, namespace=namespace, user_id=user_id, session_id=session_id, role="writer")
+        scope = await groups.scope_of(
+            self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, role="writer"
+        )
         return await session_metadata.update(self._parts, scope, values, self._bounds, replace=replace)
 
     async def users(
@@ -532,14 +530,16 @@ class Memory:
         group: str | None = None,
     ) -> Summary | None:
         """The session's latest summary, or None."""
-        owner = await self._scope(group, namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         return await api_history.summary(self._parts, owner, session_id)
 
     async def profile(
         self, *, user_id: str | None = None, namespace: str | None = None, group: str | None = None
     ) -> Profile | None:
         """What has been learned about the user, or None."""
-        return await api_history.profile(self._parts, await self._scope(group, namespace=namespace, user_id=user_id))
+        return await api_history.profile(
+            self._parts, await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
+        )
 
     async def extraction(
         self,
@@ -620,7 +620,7 @@ class Memory:
 
         For tests and scripts. Raises `DrainTimeout` after `timeout` seconds, and `StoreUnavailable`.
         """
-        owner = await self._scope(group, namespace=namespace, user_id=user_id)
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         await health.drain(self._parts, owner, timeout_seconds=timeout)
 
     async def health(self) -> Health:
@@ -694,7 +694,7 @@ class Memory:
         nothing is derived from them again. Nothing is deleted (`forget` does that). Raises `InvalidQuery` for an id
         without a stored message of the user, and `StoreUnavailable`.
         """
-        owner = await self._scope(group, namespace=namespace, user_id=user_id, role="writer")
+        owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, role="writer")
         return await api_undo.undo(self._parts, owner, ids, dry_run=dry_run)
 
     async def verify_erasure(

@@ -95,11 +95,6 @@ class Silence:
         return 0
 
 
-async def nothing_found() -> bool:
-    """Nothing was done, and nothing is left to do."""
-    return False
-
-
 @dataclass(slots=True)
 class Opened:
     """Embedders that a process has opened, and what it has read of those of the store: see `embedders`."""
@@ -143,7 +138,7 @@ class Runtime:
     keys: Keys = field(default_factory=Keys)
     delivery: WatermarkDelivery | None = None
     serve_store: "Callable[[], Coroutine[Any, Any, None]] | None" = None
-    notify: Callable[[], Awaitable[bool]] = nothing_found
+    notify: Callable[[], Awaitable[None]] | None = None
     returns: LeaseReturns = field(init=False)
     opened: Opened = field(default_factory=Opened)
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -324,7 +319,9 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
 
     async def notify() -> bool:
-        return await runtime.notify()
+        if runtime.notify is not None:
+            await runtime.notify()
+        return False  # no job was run here
 
     served = settings.model_copy(update={"run_jobs": True})
     parts = open_parts(where, served, embedder=embedder, open_work=lambda: notify)

@@ -92,10 +92,9 @@ class Reconciler:
         first, last = (self._moves, self._epoch, self._erasures, self._deliver), (self._expire, self._ring)
         await self._run(*first, *last, self._relay, self._sample)
 
-    async def notify(self) -> bool:
-        """The same for a store that is its own ledger, whose queue calls this in place of handlers: no job is run."""
+    async def notify(self) -> None:
+        """The same for a store that is its own ledger, whose queue calls this in place of handlers."""
         await self._run(self._expire, self._ring)
-        return False
 
     async def _run(self, *steps: Callable[[], Awaitable[None]]) -> None:
         for step in steps:
