@@ -47,6 +47,7 @@ from tests.integration.stores.test_stored_memory import (
     test_nothing_acknowledged_is_lost_or_doubled_by_a_kill,  # noqa: F401
 )
 from tests.integration.stores.test_workers_of_shared_stores import (
+    broker,  # noqa: F401
     test_agents_leave_jobs_to_a_worker,  # noqa: F401
     test_nothing_is_lost_or_doubled_when_workers_are_killed,  # noqa: F401
 )
