@@ -653,7 +653,7 @@ class Memory:
 
         `prove` searches every place for a canary and the user's ids, before and after, and is only possible for a whole
         user: `Forgot.proof.after.is_erased` has the result. `note` (up to 500 characters, such as the number of a
-        request) is kept in the audit trail with the deletion.
+        request) is kept with the deletion in the audit trail, which stores other than Postgres lack.
         """
         if note is not None and (not isinstance(note, str) or len(note) > api_forget.MAX_NOTE):
             raise errors.InvalidQuery("note", note, f"it is a text of up to {api_forget.MAX_NOTE} characters.")

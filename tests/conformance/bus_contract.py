@@ -113,8 +113,8 @@ class BusContract:
             listening = asyncio.create_task(heard.next())
             await asyncio.wait([listening], timeout=0.5)  # several checks of a store that processes share
             assert not listening.done()
-            told = await rig.tell(completed())
-            assert await listening == ids(told)
+            new = await rig.tell(completed())
+            assert await listening == ids(new)
 
     async def test_a_subscriber_without_a_cursor_hears_only_what_comes(self, rig: Rig) -> None:
         await rig.tell(completed())

@@ -228,7 +228,7 @@ def _begin(settings: Settings, names: frozenset[str]) -> None:
     worker.loop.submit(worker.watch_memory(settings.worker_max_memory_bytes))
     if worker.runtime.serve_store is not None:
         if queues.STORE in names:
-            worker.runtime.notify = reconciler.Reconciler(runtime=worker.runtime).notify
+            worker.runtime.notify = reconciler.Reconciler(runtime=worker.runtime).run_steps
             worker.loop.submit(worker.runtime.serve_store())
         return
     if queues.STORE in names:

@@ -79,7 +79,7 @@ class Reconciler:
             async with leading(self.runtime.db, LEADER) as is_leader:
                 self.is_leader = is_leader
                 if is_leader:
-                    await self._round()
+                    await self.run_steps()
                 return is_leader
         except errors.Unavailable as exc:
             self.is_leader = False
@@ -87,23 +87,22 @@ class Reconciler:
             # Without Postgres the ledger cannot be read, and doorbells for pending turns would do no work.
             return False
 
-    async def _round(self) -> None:
-        """Each step alone: what fails one of them does not stop the others."""
-        first, last = (self._moves, self._epoch, self._erasures, self._deliver), (self._expire, self._ring)
-        await self._run(*first, *last, self._relay, self._sample)
+    async def run_steps(self) -> None:
+        """Each step alone: what fails one of them does not stop the others.
 
-    async def notify(self) -> None:
-        """The same for a store that is its own ledger, whose queue calls this in place of handlers."""
-        await self._run(self._expire, self._ring)
-
-    async def _run(self, *steps: Callable[[], Awaitable[None]]) -> None:
+        A store without Postgres needs two of them; its own queue calls this in place of handlers.
+        """
+        steps = [self._expire, self._ring]
+        if self.runtime.serve_store is None:
+            first, last = [self._moves, self._epoch, self._erasures, self._deliver], [self._relay, self._sample]
+            steps = [*first, *steps, *last]
         for step in steps:
             try:
                 await step()
             except errors.Unavailable as exc:
-                log.warning("reconciler skips", extra={"step": getattr(step, "__name__", ""), "error": str(exc)})
+                log.warning("reconciler skips", extra={"step": step.__name__, "error": str(exc)})
             except Exception:  # the edge of a step: one row or key that it cannot handle would stop the doorbells
-                log.exception("reconciler step failed", extra={"step": getattr(step, "__name__", "")})
+                log.exception("reconciler step failed", extra={"step": step.__name__})
 
     async def _moves(self) -> None:
         """Tenants that have left this database, for a Redis that has lost it."""

@@ -90,7 +90,7 @@ class Export:
 async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_proved: bool = False) -> Forgot:
     """Delete stored content and reject later copies: the tombstone is committed with the deletes.
 
-    The audit trail has the `note`, and whether the deletion is proved.
+    The audit trail, if there is one, has the `note`, and whether a proof was requested.
     """
     owner = asked.owner
     detail = _audit_detail(asked) | ({"proved": True} if is_proved else {}) | ({"note": note} if note else {})

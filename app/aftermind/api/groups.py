@@ -129,27 +129,6 @@ def group_scope(
     return Scope(namespace=chosen, user_id=GROUP_PREFIX + group, session_id=session_id, agent_id=agent_id)
 
 
-async def member_scope(
-    parts: Parts,
-    group: str,
-    *,
-    role: MemberRole = "reader",
-    user_id: str | None,
-    namespace: str | None = None,
-    session_id: str | None = None,
-    agent_id: str | None = None,
-) -> Scope:
-    """The scope of a group for a member with at least that role. Raises `NotThere` and `GroupReadOnly`."""
-    scope = group_scope(parts, group, namespace=namespace, session_id=session_id, agent_id=agent_id)
-    user = parts.scope(namespace=namespace, user_id=user_id)
-    member = None if user_id is None else await find_member(parts, group, user)
-    if member is None:
-        raise errors.NotThere("group", group)
-    if role == "writer" and member.role != "writer":
-        raise errors.GroupReadOnly(group, member.user_id)
-    return scope
-
-
 async def scope_of(
     parts: Parts,
     group: str | None,
@@ -160,12 +139,20 @@ async def scope_of(
     session_id: str | None = None,
     agent_id: str | None = None,
 ) -> Scope:
-    """The scope of a user, or of a group for one of its members; see `member_scope`."""
+    """The scope of a user; with `group` that of the group, for a member with at least that role.
+
+    Raises `NotThere` and `GroupReadOnly`.
+    """
+    user = parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
     if group is None:
-        return parts.scope(namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id)
-    return await member_scope(
-        parts, group, role=role, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
-    )
+        return user
+    scope = group_scope(parts, group, namespace=namespace, session_id=session_id, agent_id=agent_id)
+    member = None if user_id is None else await find_member(parts, group, user)
+    if member is None:
+        raise errors.NotThere("group", group)
+    if role == "writer" and member.role != "writer":
+        raise errors.GroupReadOnly(group, member.user_id)
+    return scope
 
 
 async def find_member(parts: Parts, group: str, user: Scope) -> Member | None:

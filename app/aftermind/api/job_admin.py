@@ -217,9 +217,10 @@ class JobAdmin:
         With `is_key` the actor is an API key, which ends only pauses that keys have made. Raises `PauseOfOperator`.
         """
         async with self._writing(namespace) as tx:
-            for each in await self._parts.job_operations.pauses(tx) if is_key else ():
-                if (each.kind, each.namespace) == (_kind(kind), namespace) and not each.is_of_key:
-                    raise errors.PauseOfOperator(each.summary())
+            pauses = await self._parts.job_operations.pauses(tx) if is_key else []
+            same = next((each for each in pauses if (each.kind, each.namespace) == (_kind(kind), namespace)), None)
+            if same is not None and not same.is_of_key:
+                raise errors.PauseOfOperator(same.summary())
             found = await self._parts.job_operations.resume(tx, _kind(kind), namespace)
             if found:
                 await self._record_pause(tx, "resume", kind, namespace, actor)

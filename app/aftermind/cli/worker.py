@@ -69,7 +69,7 @@ def worker(
     level, more = loglevel or settings.log_level, ["-c", str(concurrency)] if concurrency else []
     if _serves_every_database(settings):
         _run_for_each(settings, ["worker", "--queues", ",".join(wanted), "--loglevel", level, *more])
-    _become([*worker_argv(wanted, loglevel=level), *more], settings)
+    _become([*worker_argv(wanted, loglevel=level), *more], settings, is_worker=True)
 
 
 def reconciler(*, database: OneDatabase = None) -> None:
@@ -170,13 +170,14 @@ def _run_for_each(settings: Settings, command: list[str]) -> NoReturn:
     raise typer.Exit(process_per_database.run(settings, [sys.executable, "-m", "aftermind.cli", *command]))
 
 
-def _become(argv: list[str], settings: Settings, more: Mapping[str, str] | None = None) -> NoReturn:
+def _become(
+    argv: list[str], settings: Settings, more: Mapping[str, str] | None = None, *, is_worker: bool = False
+) -> NoReturn:
     """Replace this process by the program, so that signals and exit code are those of the program."""
     found = address_resolution.resolve(settings)
-    is_worker = "aftermind_workers.celery_worker" in argv
-    if found.is_in_process and not (is_worker and found.is_shared and found.broker):
+    if found.is_in_process and not (is_worker and found.broker):
         why = "its jobs run in the processes that open it. Workers of queues, and reconcilers, need Postgres and Redis."
-        if found.broker and found.is_shared:
+        if found.broker:
             why = "its workers of the queue memory.store do the work of a reconciler. Start none."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, why)
     # Those of another database are in the map, and are not those of the default.

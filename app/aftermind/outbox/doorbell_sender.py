@@ -12,10 +12,16 @@ from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
+from aftermind.wire.redis_keys import Keys
 
 log = get_logger(__name__)
 
 BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
+
+
+def queues_through(link: RedisLink | None, broker: str, prefix: str) -> DoorbellQueues | None:
+    """The broker's lists, if `link` leads to it."""
+    return DoorbellQueues(link, Keys(prefix)) if link is not None and link.given_url == broker else None
 
 
 class DoorbellSender:
@@ -68,8 +74,7 @@ class WorkerBells:
 
     def __init__(self, broker: str, link: RedisLink | None, *, prefix: str) -> None:
         self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
-        is_broker = link is not None and broker == link.given_url
-        self._bells = DoorbellQueues(link, link.keys(prefix)) if link is not None and is_broker else None
+        self._bells = queues_through(link, broker, prefix)
 
     async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
         """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""

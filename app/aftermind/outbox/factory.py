@@ -12,7 +12,7 @@ from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
 from aftermind.outbox.accept_in_redis_or_postgres import LedgerAcceptor, RedisAcceptor
 from aftermind.outbox.doorbell_message import Doorbell
-from aftermind.outbox.doorbell_sender import DoorbellSender
+from aftermind.outbox.doorbell_sender import DoorbellSender, queues_through
 from aftermind.outbox.generation_from_postgres import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Notify, OpenWork, Prepare, Tidy, load_work
@@ -24,7 +24,6 @@ from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.types import Turn
-from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS, Pending, PendingLimits
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
@@ -122,8 +121,8 @@ def make_outbox(
 
 def open_doorbells(settings: Settings, broker: str, link: RedisLink | None) -> DoorbellSender:
     """What notifies workers of turns: through `link` if it leads to the broker, else through kombu."""
-    bells = DoorbellQueues(link, Keys(settings.redis_prefix)) if link and broker == link.given_url else None
-    return DoorbellSender(Doorbell(broker, prefix=settings.redis_prefix), bells)
+    prefix = settings.redis_prefix
+    return DoorbellSender(Doorbell(broker, prefix=prefix), queues_through(link, broker, prefix))
 
 
 def _recorded(database: Database, ledger: Ledger) -> Recorded:

@@ -177,18 +177,6 @@ async def test_an_export_of_all_users_has_groups(tmp_path: Path) -> None:
     assert "We deploy on Fridays." in command(store, "export", "--user", "group:team").stdout
 
 
-async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp_path: Path) -> None:
-    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
-        for content in ("I moved from Leipzig to Vienna.", "We planted roses."):
-            await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
-        shown = [match.item for match in (await memory.recall("Where do I live?", user_id="ann")).matches]
-
-    assert [str(getattr(each, "content", "") or getattr(each, "text", "")) for each in shown] == [
-        "user lives in Vienna",
-        "I moved from Leipzig to Vienna.",
-    ]
-
-
 def test_two_exports_of_the_same_content_are_equal(store: str, stored: datetime, tmp_path: Path) -> None:
     for name in ("one", "two"):
         done = command(store, "export", "--all-users", "--to", str(tmp_path / name))

@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from aftermind import Memory
 from aftermind.db.engine import PostgresDatabase
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.llm.hash_embedder import HashEmbedder
@@ -145,3 +147,15 @@ async def test_both_stores_find_the_same_facts(database: Database) -> None:
 
 def _wanted(found: SearchResult) -> BlockRequest:
     return BlockRequest(ids=found.ids, facts=[hit.id for hit in found.facts], load=frozenset({"facts"}))
+
+
+async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp_path: Path) -> None:
+    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+        for content in ("I moved from Leipzig to Vienna.", "We planted roses."):
+            await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
+        shown = [match.item for match in (await memory.recall("Where do I live?", user_id="ann")).matches]
+
+    assert [str(getattr(each, "content", "") or getattr(each, "text", "")) for each in shown] == [
+        "user lives in Vienna",
+        "I moved from Leipzig to Vienna.",
+    ]
