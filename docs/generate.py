@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from pydantic_settings import BaseSettings
 
 from aftermind import errors
 from aftermind.api.health import Component, Health, Waiting
@@ -416,11 +417,16 @@ def _signatures(name: str, thing: Any) -> str:
         fields = "\n".join(f"{each}: {_type_of(hint)}" for each, hint in thing.__annotations__.items())
         return f"\n### {name}\n\n{inspect.getdoc(thing)}\n\n```text\n{_plain(fields)}\n```\n"
     head = f"\n### {name}\n\n{_first_line(thing)}\n"
-    if not isinstance(thing, type) or issubclass(thing, Enum):
+    if isinstance(thing, type) and issubclass(thing, Enum):
+        return f"{head}\nOne of {', '.join(f'`{each.name}`' for each in thing)}.\n"
+    if not isinstance(thing, type):
         return f"{head}\n```text\n{_signature(name, thing)}\n```\n" if inspect.isfunction(thing) else head
     lines = [] if issubclass(thing, BaseModel) else [_signature(name, thing)]
+    hooks = dir(BaseSettings) if issubclass(thing, BaseModel) else ()
     for each, member in vars(thing).items():
-        if inspect.isfunction(inspect.unwrap(member)) and not each.startswith("_"):
+        if isinstance(member, classmethod):  # without the class that it is bound to
+            member = getattr(thing, each)
+        if inspect.isroutine(inspect.unwrap(member)) and not each.startswith("_") and each not in hooks:
             lines += ["", f"# {_first_line(member)}", _signature(each, member)]
     return f"{head}\n```text\n{chr(10).join(lines).strip()}\n```\n" if lines else head
 

@@ -36,6 +36,7 @@ class _Share:
 
     identity: EmbedderIdentity | None
     embedder: Embedder
+    is_active: bool
     episodes: Mapping[JobId, Sequence[Episode]]
 
 
@@ -80,8 +81,10 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
         return {**waiting, **others}
     episodes = await _episodes(runtime, [lease for lease in leases if not reembed.is_step(lease)])
     shares = await _shares(runtime, leases, served, episodes)
-    vectors = [await _embed(runtime, share, leases) for share in shares]
-    done = await _write(runtime, leases, episodes, shares, vectors)
+    vectors, failure = await _embed_all(runtime, shares, leases)
+    done = await _write(runtime, leases, episodes, vectors, finish=failure is None)
+    if failure is not None:
+        raise failure
     now = runtime.clock.utc_now()
     for job_id in done:
         for moment in {episode.remembered_at for episode in episodes.get(job_id, ())}:
@@ -127,15 +130,29 @@ async def _shares(
     episodes: Mapping[JobId, Sequence[Episode]],
 ) -> list[_Share]:
     shares = []
-    for identity, embedder in served.items():
+    for place, (identity, embedder) in enumerate(served.items()):
         if isinstance(embedder, errors.AftermindError):
             continue
         lacking: Mapping[JobId, Sequence[Episode]] = episodes
         if identity is not None and len(served) > 1:
             lacking = await reembed.without_vector(runtime, leases, episodes, identity)
         steps = {} if identity is None else await reembed.list_step_episodes(runtime, leases, identity)
-        shares.append(_Share(identity=identity, embedder=embedder, episodes={**lacking, **steps}))
+        shares.append(_Share(identity=identity, embedder=embedder, is_active=place == 0, episodes={**lacking, **steps}))
     return shares
+
+
+async def _embed_all(
+    runtime: Runtime, shares: Sequence[_Share], leases: Sequence[Lease]
+) -> tuple[list[tuple[_Share, Mapping[EpisodeId, Vector]]], errors.AftermindError | None]:
+    """Each share with its vectors. One embedder that fails does not keep back the vectors of the other."""
+    made: list[tuple[_Share, Mapping[EpisodeId, Vector]]] = []
+    failure: errors.AftermindError | None = None
+    for share in shares:
+        try:
+            made.append((share, await _embed(runtime, share, leases)))
+        except errors.AftermindError as exc:
+            failure = failure or exc
+    return made, failure
 
 
 async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> dict[EpisodeId, Vector]:
@@ -215,12 +232,14 @@ async def _write(
     runtime: Runtime,
     leases: Sequence[Lease],
     episodes: Mapping[JobId, Sequence[Episode]],
-    shares: Sequence[_Share],
-    vectors: Sequence[Mapping[EpisodeId, Vector]],
+    vectors: Sequence[tuple[_Share, Mapping[EpisodeId, Vector]]],
+    *,
+    finish: bool,
 ) -> Mapping[JobId, Outcome]:
     """Vectors and closed jobs, each tenant in its own transaction, and what follows the commits together.
 
-    Raises `SomeFailed` if those of some tenants could not be written.
+    Without `finish` the jobs stay open, for the vectors that are missing. Raises `SomeFailed` if those of some tenants
+    could not be written.
     """
     events: list[MemoryEvent] = []
     ring: dict[str, JobId] = {}
@@ -239,8 +258,10 @@ async def _write(
             owners.update(written.owners)
             done.update(dict.fromkeys(written.held, Done()))
 
-    groups = _by_namespace(leases)
-    works = {name: partial(_write_tenant, runtime, group, episodes, shares, vectors) for name, group in groups.items()}
+    groups = _by_namespace(leases) if vectors else {}
+    works = {
+        name: partial(_write_tenant, runtime, group, episodes, vectors, finish=finish) for name, group in groups.items()
+    }
     if works:
         await per_tenant_batches.run_each(works, add)
     if owners:
@@ -254,30 +275,37 @@ async def _write_tenant(
     runtime: Runtime,
     leases: Sequence[Lease],
     episodes: Mapping[JobId, Sequence[Episode]],
-    shares: Sequence[_Share],
-    vectors: Sequence[Mapping[EpisodeId, Vector]],
+    vectors: Sequence[tuple[_Share, Mapping[EpisodeId, Vector]]],
+    *,
+    finish: bool,
 ) -> _Written:
     ring: dict[str, JobId] = {}
     async with runtime.db.transaction(namespace=leases[0].job.scope.namespace) as tx:
-        held = await runtime.ledger.finish_all(tx, leases)
+        held = await (runtime.ledger.finish_all if finish else runtime.ledger.hold)(tx, leases)
         mine = [lease for lease in leases if lease.job.id in held]
-        for share, made in zip(shares, vectors, strict=True):
+        ended = mine if finish else []
+        for share, made in vectors:
             rows = {
                 (lease.job.scope.owner, episode.id): made[episode.id]
                 for lease in mine
                 for episode in share.episodes.get(lease.job.id, ())
             }
             await runtime.store.set_vectors(tx, rows, embedder=share.identity)
-            if runtime.index is not None and share is shares[0]:  # the active embedder's
+            if runtime.index is not None and share.is_active:
                 new = await runtime.ledger.enqueue(tx, _index_jobs(rows))
                 if new:
                     ring[queues.EMBED] = new[0]
-            next_steps = await reembed.enqueue_next(runtime, tx, mine, share.episodes)
+            next_steps = await reembed.enqueue_next(runtime, tx, ended, share.episodes)
             if next_steps:
                 ring[queues.EMBED] = next_steps[0]
-        fresh = [lease for lease in mine if not reembed.is_step(lease)]
+        fresh = [lease for lease in ended if not reembed.is_step(lease)]
         events = await runtime.events.append(tx, [_event(runtime, lease, episodes) for lease in fresh])
-    return _Written(held=held, owners={lease.job.scope.owner for lease in mine}, events=events, ring=ring)
+    return _Written(
+        held=frozenset(lease.job.id for lease in ended),
+        owners={lease.job.scope.owner for lease in mine},
+        events=events,
+        ring=ring,
+    )
 
 
 def _index_jobs(rows: Iterable[tuple[Scope, EpisodeId]]) -> list[NewJob]:

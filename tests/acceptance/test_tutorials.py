@@ -15,7 +15,7 @@ import pytest
 
 from aftermind.stack import ports
 from tests.acceptance.conftest import Shell
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until_sync
 
 pytestmark = pytest.mark.long
 
@@ -67,6 +67,20 @@ def test_the_application_of_a_tutorial_remembers_its_users(shell: Shell, tmp_pat
         assert (said.status_code, asked.status_code) == (200, 200), (tmp_path / "log").read_text()
         assert "allergic to nuts" in asked.json()["answer"]
         assert "nuts" not in other.json()["answer"]
+
+
+def test_a_repeated_request_of_the_fastapi_tutorial_is_one_turn(shell: Shell, tmp_path: Path) -> None:
+    with application(shell, tmp_path, "fastapi") as url, httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
+        answers = [
+            client.post("/chat/repeating", json={"text": "I like opera."}, headers={"Idempotency-Key": "k1"}).json()
+            for _ in range(2)
+        ]
+
+    def stored() -> list[str]:
+        return [each["content"] for each in json.loads(shell.must("export", "--user", "repeating"))["episodes"]]
+
+    assert answers[0] != answers[1]
+    assert wait_until_sync(stored, description="the turn is stored") == ["I like opera.", answers[0]["answer"]]
 
 
 def test_the_browser_of_the_fastapi_tutorial_sees_that_a_message_was_processed(shell: Shell, tmp_path: Path) -> None:

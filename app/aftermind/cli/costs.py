@@ -53,4 +53,16 @@ def _spent(found: Sequence[DailyUsage]) -> Table:
         who, model = escape(each.owner.user_id or "anonymous"), escape(spent.model or "")
         more = (f"{spent.cost_usd:.4f}", f"{spent.latency_ms / 1_000:.1f}")
         shown.add_row(each.day.isoformat(), who, each.kind, model, *counts, *more)
+    if len(found) > 1:
+        usages = [each.spent for each in found]
+        shown.add_section()
+        shown.add_row(
+            "total",
+            *("", "", ""),
+            f"{sum(each.calls for each in usages):,}",
+            f"{sum(each.tokens_in for each in usages):,}",
+            f"{sum(each.tokens_out for each in usages):,}",
+            f"{sum(each.cost_usd for each in usages):.4f}",
+            f"{sum(each.latency_ms for each in usages) / 1_000:.1f}",
+        )
     return shown

@@ -17,12 +17,13 @@ from aftermind.cli import terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.types import Episode, Job, JobId, JobKind, Json, Message
+from aftermind.types import Episode, Job, JobId, JobKind, JobState, Json, Message
 from aftermind.types.audit import Action
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
 
 MAX_SEARCHED = 1_000  # of the latest dead letters, for an id that is given by its end
+DEAD_OR_ENDED = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 MIN_ID_CHARACTERS = 6
 MAX_USER_CHARACTERS = 14  # in a table of 80 columns
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -210,10 +211,10 @@ def get(
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:
-    """The id that is given, or that of the dead letter whose id ends with it."""
+    """The id that is given, or that of the dead letter, also a discarded or replayed one, whose id ends with it."""
     with contextlib.suppress(ValueError):
         return JobId(UUID(given))
-    listed = await memory.dead_letters.list(JobFilter(), limit=MAX_SEARCHED)
+    listed = await memory.job_admin.list(JobFilter(states=DEAD_OR_ENDED), limit=MAX_SEARCHED)
     if (found := match_short_id([job.id for job in listed], given)) is None:
         why = "it is not the end of one dead letter's id; `aftermind dead-letters list --wide` has whole ids."
         raise errors.InvalidFilter("job", given, why)

@@ -97,6 +97,7 @@ def export(
         raise errors.InvalidFilter("user", user, "set one of --user ID, --anonymous and --all-users.")
     if all_users:
         return _export_all(namespace, to, vectors=vectors)
+    to = None if to == "-" else to
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:
@@ -261,7 +262,10 @@ def _show_result(found: ErasureReport, remedy: str = "") -> None:
     if found.is_clean:
         out.print("[bold green]Nothing remains.[/]")
     elif texts and not found.unsearched and all(not place.owned or place.kept for place in found.places):
-        terminal.complain(f"no row has the user's id, but the searched ids or texts are in: {', '.join(texts)}.")
+        terminal.complain(
+            f"no row has the user's id, but the searched ids or texts are in: {', '.join(texts)}. A text counts also "
+            'in rows of others and as a part of a word or name ("opera" in "operation"): search for a longer one.'
+        )
     else:
         places = ", ".join(found.unsearched)
         what = "content remains" if found.is_erased is False else "no content was found"

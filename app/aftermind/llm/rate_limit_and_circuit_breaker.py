@@ -169,7 +169,7 @@ _REMEDIES = {
     b"budget": "Wait, or raise AFTERMIND_MODEL_REQUESTS_PER_MINUTE or AFTERMIND_MODEL_TOKENS_PER_MINUTE.",
     b"breaker": "Check its address in the workers' environment (OPENAI_BASE_URL), and that it answers there. "
     "`aftermind jobs list` shows the errors. Calls resume by themselves; `aftermind jobs run-now` repeats waiting jobs "
-    "now.",
+    "now. If no process is configured with it any more, this line is gone within minutes.",
     b"limited": "Wait, or ask the provider for a higher limit.",
     b"refused": "Correct the key in the workers' environment (OPENAI_API_KEY).",
 }

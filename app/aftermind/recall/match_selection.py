@@ -206,13 +206,12 @@ def supersede(
 
 
 def raise_former(
-    matches: Sequence[Match], former: Sequence[Fact], words: QuestionWords, *, moment: datetime
+    matches: Sequence[Match], then: Sequence[Fact], words: QuestionWords
 ) -> tuple[list[Match], dict[FactId, float]]:
-    """For a question about a period: what was true then, and is not now, is likelier to answer, and so are its turns.
+    """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
 
-    Of facts that share words with the question. Also scores of these facts, by their own words or their best turn.
+    Also scores of these facts, by their own words or their best turn.
     """
-    then = [fact for fact in former if fact.is_valid_at(moment) and words.share(fact.text)]
     sources = {source for fact in then for source in fact.sources}
     raised = [
         replace(match, score=shifted(match.score, IN_PERIOD)) if turn.id in sources else match

@@ -567,16 +567,15 @@ class Recall:
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
+        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)], moment)
         if run.briefing.former:
             run.matches, run.passed_on = match_selection.supersede(
                 run.matches, facts, run.words, moment=moment, is_past=run.time.is_past, start=run.time.start
             )
-            if run.time.end is not None:
-                former = run.briefing.former
-                run.matches, then = match_selection.raise_former(run.matches, former, run.words, moment=moment)
-                run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in then.items()}
+            run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
+            run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if "facts" in run.query.load:
-            run.facts = valid_facts(facts, moment) if run.time.end is not None else run.briefing.facts
+            run.facts = valid_facts(facts, moment) if run.time.end is not None else [*run.briefing.facts, *then]
         if run.query.rerank:
             await self._rerank(run)
         ranked = run.matches
@@ -734,8 +733,14 @@ class Recall:
         query = run.query
         # Facts are read for the history as well: they mark messages whose statement is no longer true.
         load = query.load | {"facts"} if "history" in query.load else query.load
-        then = None if run.time.end is None else run.time.moment(run.now)
-        return BlockRequest(ids=ids, load=load, session_id=query.scope.session_id, at=query.known_at, then=then)
+        return BlockRequest(
+            ids=ids,
+            load=load,
+            session_id=query.scope.session_id,
+            at=query.known_at,
+            then=None if run.time.end is None else run.time.moment(run.now),
+            past=run.time.is_undated_past,
+        )
 
 
 def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeId, Episode]) -> list[Match]:

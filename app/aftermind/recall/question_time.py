@@ -41,7 +41,7 @@ _RELATIVE = re.compile(
     r"\b(?:ago|last|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
 )
 _FORMERLY = re.compile(
-    r"\b(?:used to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
+    r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
 )
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
@@ -76,6 +76,17 @@ class QuestionTime:
     def orders_turns(self) -> bool:
         """Whether turns of one time are preferred to others."""
         return self.end is not None or self.asks_when
+
+    @property
+    def is_undated_past(self) -> bool:
+        """Whether it is about the past, and names no period of it."""
+        return self.is_past and self.end is None
+
+    def facts_of_then(self, former: Sequence[Fact], moment: datetime) -> list[Fact]:
+        """Of facts that are true no more, those of the time that the question is about; `moment` is in its period."""
+        if self.is_undated_past:
+            return list(former)
+        return valid_facts(former, moment) if self.end is not None else []
 
     def threshold(self, min_score: float) -> float:
         """The least score that a turn may have before it is preferred, to have `min_score` then."""

@@ -133,8 +133,9 @@ class BlockRequest:
     """What a block is made of: episodes by id, and of `load` what else is remembered of the owner.
 
     Facts are those of `facts`, those that came from the episodes, and the `NEWEST_FACTS`, as far as they are believed;
-    with `then` also the newest that were true at that time. `session_id` is the one that asks: its summary, or the
-    latest of another one where it has none yet. `at` asks for what was believed, and true, then.
+    with `then` also the newest that were true at that time, with `past` the newest that are true no more. `session_id`
+    is the one that asks: its summary, or the latest of another one where it has none yet. `at` asks for what was
+    believed, and true, then.
     """
 
     ids: Sequence[EpisodeId] = ()
@@ -143,13 +144,15 @@ class BlockRequest:
     session_id: str | None = None
     at: datetime | None = None
     then: datetime | None = None
+    past: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
     """The episodes that exist, in the order asked for, and the rest as wanted. Facts are the newest beliefs first.
 
-    `former` are facts that are believed, and are true no more: those from these episodes, and those true at `then`.
+    `former` are facts that are believed, and are true no more: those from these episodes, those true at `then`, and the
+    newest of all with `past`.
     """
 
     episodes: Sequence[Episode] = ()
@@ -195,10 +198,11 @@ def worth_showing(facts: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
 
 
 def former_of(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
-    """Of facts that are true no more, those from the episodes of a block, and the newest that were true at `then`."""
+    """Of facts that are true no more, those from the episodes of a block, and the newest of `then` or of the `past`."""
     shown = frozenset(wanted.ids)
     true_then = [fact for fact in former if wanted.then is not None and fact.is_valid_at(wanted.then)]
-    near = {fact.id for fact in true_then[:NEWEST_FACTS]}
+    past = former[:NEWEST_FACTS] if wanted.past else ()
+    near = {fact.id for fact in (*true_then[:NEWEST_FACTS], *past)}
     return [fact for fact in former if fact.id in near or not shown.isdisjoint(fact.sources)]
 
 

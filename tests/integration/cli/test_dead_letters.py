@@ -39,7 +39,9 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
     whole = run("get", str(stored))
     of_user = run("list", "--user", "alice")
-    timeline = run("timeline", str(job)[-8:], family="jobs")  # a job without a turn: the message has its whole id
+    timeline = run("timeline", str(job)[-8:], family="jobs")
+    discarded = run("discard", "--id", str(job), "--note", "a test")
+    got_discarded = run("get", str(job)[-8:], "--json")
 
     assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
     assert all(text in listed for text in (str(job)[-8:], REASON, "alice"))
@@ -49,7 +51,10 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert json.loads(got.stdout)["job"]["id"] == str(job)
     for text in ("user         I like tea.", "answer       no JSON", '"episodes":["e"]'):
         assert text in whole.stdout
-    assert str(job) in timeline.stderr
+    assert "a job of no single turn" in timeline.stderr
+    assert f"dead-letters get {job}" in " ".join(timeline.stderr.split())
+    assert discarded.returncode == 0, discarded.stderr
+    assert json.loads(got_discarded.stdout)["job"]["state"] == "discarded"
     assert unknown.returncode == 2
     assert "not the end of one dead letter's id" in unknown.stderr
 

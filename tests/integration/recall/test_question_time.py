@@ -119,6 +119,9 @@ async def check_homes(memory: Memory) -> None:
     block = await memory.recall("Where did I live in May 2025?", user_id="mia", token_budget=300)
     facts = await memory.recall_scored("Did I live in Berlin in May 2025?", user_id="mia", load=["facts"])
     now = await memory.recall("Where do I live?", user_id="mia", token_budget=300)
+    before = await memory.recall("Where did I live before Vienna?", user_id="mia", token_budget=300)
+    formerly = await memory.recall("Where did I use to live?", user_id="mia", token_budget=300)
+    other = await memory.recall("Have I been fishing before?", user_id="mia", token_budget=300)
     stated = {"valid_from": datetime(2024, 1, 1, tzinfo=UTC), "valid_to": datetime(2024, 6, 1, tzinfo=UTC)}
     await memory.facts.add("user", "drives", "a tram", user_id="mia", **stated)  # of no message
     drove = await memory.recall("What did I drive in May 2024?", user_id="mia", token_budget=300)
@@ -128,6 +131,9 @@ async def check_homes(memory: Memory) -> None:
     assert "user lives in Vienna" not in texts(block)
     assert [each.item.text for each in facts if isinstance(each.item, Fact)] == ["user lives in Berlin"]
     assert "user lives in Vienna" in texts(now)
+    assert {"user lives in Berlin", "user lives in Vienna"} <= {*texts(before)}
+    assert "user lives in Berlin" in texts(formerly)
+    assert "user lives in Berlin" not in texts(other)
     assert "user lives in Berlin" not in texts(now)
 
 

@@ -241,6 +241,32 @@ async def test_recall_needs_the_new_provider_only_from_the_cutover_on(
     assert all("bees" in block.text for block in found)
 
 
+async def test_a_new_turn_has_the_vector_of_recall_while_the_new_provider_is_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, provider: ScriptedOpenAI
+) -> None:
+    await rig.fill(2)
+    await rig.start(SMALL)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{choose(1)[0]}/v1")  # nothing listens there
+    memory = rig.memory()
+    new = {"AFTERMIND_EMBEDDER": "openai:text-embedding-3-small", "AFTERMIND_EMBEDDING_DIMENSION": "384"}
+    counts = "SELECT count(embedding), count(embedding_standby) FROM aftermind.episodes"
+
+    async def has_vectors(wanted: str) -> bool:
+        return await rig.query(counts) == wanted
+
+    with workers(rig.environment(**new), rig.folder, on=ALL):
+        await memory.remember(["I painted the hive blue."], user_id="alice", session_id="s2")
+        await wait_until(lambda: has_vectors("3|0"), description="the turn has the active embedder's vector")
+        unfinished = await rig.query("SELECT count(*) FROM aftermind.jobs WHERE kind = 'embed' AND state = 'dead'")
+
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.url)
+    with workers(rig.environment(**new), rig.folder, on=ALL):
+        await rig.query("UPDATE aftermind.jobs SET run_at = now() WHERE kind = 'embed' AND state <> 'done'")
+        await wait_until(lambda: has_vectors("3|3"), timeout=180, description="both vectors, once the provider is back")
+    await memory.close()
+    assert unfinished == "0"
+
+
 async def test_steps_wait_in_workers_that_lost_the_key_of_the_new_embedder(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,9 @@ _BRIEF = Positional.of(
             UNION (SELECT id FROM aftermind.facts
                    WHERE {_OWNED} AND CAST(:then AS timestamptz) IS NOT NULL AND {BELIEVED_SO_FAR}
                      AND (valid_from IS NULL OR valid_from <= :then) AND (valid_to IS NULL OR valid_to > :then)
+                   ORDER BY recorded_at DESC LIMIT {NEWEST_FACTS})
+            UNION (SELECT id FROM aftermind.facts
+                   WHERE {_OWNED} AND CAST(:past AS boolean) AND {BELIEVED_SO_FAR} AND valid_to <= coalesce(:at, now())
                    ORDER BY recorded_at DESC LIMIT {NEWEST_FACTS}))''')
         }
     FROM (SELECT {in_columns()}
@@ -153,6 +156,7 @@ def parameters(wanted: BlockRequest) -> dict[str, Any]:  # Any: as the driver ta
         "asking": wanted.session_id or "",
         "at": wanted.at,
         "then": wanted.then,
+        "past": wanted.past,
     }
 
 
