@@ -666,7 +666,10 @@ class Memory:
                     "only the erasure of a whole user is proved. Leave it out, or the other options.",
                 )
             return await groups.forget_user(
-                self._parts, owner, lambda: erasure_verification.forget_and_prove(self._parts, owner, note=note)
+                self._parts,
+                owner,
+                lambda: erasure_verification.forget_and_prove(self._parts, owner, note=note),
+                note=note,
             )
         asked = api_forget.requested(owner, session_id=session_id, before=before, ids=ids)
         if asked is None:
@@ -675,7 +678,7 @@ class Memory:
             return await groups.forget_member(self._parts, owner, group, asked, note=note)
         if asked.is_whole:
             return await groups.forget_user(
-                self._parts, owner, lambda: api_forget.forget(self._parts, asked, note=note)
+                self._parts, owner, lambda: api_forget.forget(self._parts, asked, note=note), note=note
             )
         return await api_forget.forget(self._parts, asked, note=note)
 

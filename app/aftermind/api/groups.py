@@ -179,7 +179,7 @@ def attributed(given: Given | Iterable[Given], user_id: str, limits: Limits) -> 
     ]
 
 
-async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T]]) -> T:
+async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T]], *, note: str | None = None) -> T:
     """Erase what a user wrote in groups, with what was derived from it, and the user by `erase`.
 
     The memberships end first, so that nothing is added. What a call that had begun before has stored since is found by
@@ -188,10 +188,10 @@ async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T
     groups = await _groups_of(parts, user)
     for group in groups:
         await _remove(parts, group_scope(parts, group, namespace=user.namespace), user.user_column)
-        await forget_member(parts, user, group, Tombstone(owner=user))
+        await forget_member(parts, user, group, Tombstone(owner=user), note=note)
     erased = await erase()
     for group in groups:
-        await forget_member(parts, user, group, Tombstone(owner=user))
+        await forget_member(parts, user, group, Tombstone(owner=user), note=note)
     return erased
 
 

@@ -155,7 +155,7 @@ def facts(
         )
 
     found, reasons, progress, pauses = terminal.with_memory(work)
-    sources = {each.fact.id: each.episodes for each in reasons} if why else None
+    sources = {each.fact.id: each for each in reasons} if why else None
     if progress is None:
         terminal.show(believed(found, sources, with_beliefs=history, show_minutes=wide or not history), wide=wide)
     else:
@@ -298,7 +298,7 @@ def summary(block: RecallBlock) -> str:
 
 def believed(
     found: list[Fact],
-    sources: Mapping[FactId, Sequence[Episode]] | None = None,
+    sources: Mapping[FactId, Provenance] | None = None,
     *,
     with_beliefs: bool = False,
     show_minutes: bool = True,
@@ -322,7 +322,7 @@ def believed(
         start, end = when(each.valid_from), when(each.valid_to)
         gone = each.superseded_at is not None
         text = f"[strike dim]{escape(each.text)}[/]" if gone else escape(each.text)
-        because = [] if sources is None else [_because(sources.get(each.id, ()))]
+        because = [] if sources is None else [_because(sources.get(each.id))]
         belief = [str(each.strength), escape(each.extractor)]
         if with_beliefs:
             belief = [when(each.recorded_at), when(each.superseded_at)]
@@ -330,9 +330,10 @@ def believed(
     return shown
 
 
-def _because(episodes: Sequence[Episode]) -> str:
+def _because(found: Provenance | None) -> str:
+    episodes, replaced = (found.episodes, found.replaced) if found is not None else ((), ())
     lines = [f"{terminal.when(each.occurred_at)} {each.role}: {each.content}" for each in episodes]
-    return escape("\n".join(lines)) if lines else "stated by an API call"
+    return escape("\n".join([*(lines or ["stated by an API call"]), *(f"replaced: {each.text}" for each in replaced)]))
 
 
 def line(event: MemoryEvent) -> str:

@@ -190,3 +190,15 @@ def test_a_short_id_is_refused_with_the_way_to_the_whole_one(store: str, stored:
 
     assert done.returncode == 2
     assert "--wide" in " ".join(done.stderr.split())
+
+
+async def test_the_reasons_for_a_corrected_fact_name_the_one_that_it_replaced(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'memory.db'}"
+    async with Memory(store, embedder="hash", extractor="rules") as memory:
+        wrong = await memory.facts.add("user", "lives in", "Oslo", user_id="bo")
+        await memory.facts.correct(wrong, object="Rome", user_id="bo")
+
+    done = command(store, "facts", "--why", "--user", "bo")
+
+    assert "stated by an API call" in done.stdout, done.stderr
+    assert "replaced: user lives in Oslo" in done.stdout

@@ -455,9 +455,13 @@ async def test_the_command_records_who_looks_for_what_is_left_and_at_what_would_
 
 
 async def test_an_erasure_has_the_note_of_its_request(memory: Memory) -> None:
+    await memory.groups.add("team", "u1")
     await memory.forget(user_id="u1", note="request 77")
 
     entries = await memory.audit.list(user_id="u1", action="erase")
     assert [each.detail for each in entries] == [{"everything": True, "note": "request 77"}]
+    of_groups = [each for each in await memory.audit.list(action="erase") if each.user_id != "u1"]
+    assert of_groups
+    assert all(each.detail["note"] == "request 77" for each in of_groups)
     with pytest.raises(errors.InvalidQuery, match="up to 500 characters"):
         await memory.forget(user_id="u1", note="x" * 501)
