@@ -7,6 +7,7 @@ import typer
 from rich.markup import escape
 
 from aftermind.api import address_resolution
+from aftermind.api.address_resolution import REDIS
 from aftermind.cli import doctor_checks, terminal
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.cli.terminal import err, out
@@ -76,8 +77,10 @@ async def _examine(settings: Settings) -> list[Finding]:
             doctor_checks.vectors(found, settings),
             *looks,
         ]
-    if found.redis is not None and found.broker == found.redis:
-        looks.append(doctor_checks.workers(found.redis, settings))
+    else:
+        looks = [doctor_checks.record_store(found, settings), *looks]
+    if found.broker is not None and found.broker.split("://")[0] in REDIS and found.redis in (None, found.broker):
+        looks.append(doctor_checks.workers(found.broker, settings))
     if found.redis is not None and not found.replicas:
         looks.insert(1, doctor_checks.no_replica())
     if settings.databases:

@@ -13,8 +13,17 @@ from typing import ParamSpec
 from aftermind import errors
 from aftermind.api import address_resolution, audit_anchors
 from aftermind.api.address_resolution import Addresses
-from aftermind.api.health import damaged_spool, kinds_that_wait, pending_age, read_pauses, resume_command, spooled_bytes
+from aftermind.api.health import (
+    damaged_spool,
+    health,
+    kinds_that_wait,
+    pending_age,
+    read_pauses,
+    resume_command,
+    spooled_bytes,
+)
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
+from aftermind.api.memory_services import Parts
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
 from aftermind.cli import worker_probe
@@ -220,46 +229,64 @@ async def _coverage(link: RedisLink) -> list[Finding]:
     return [Finding(what="Redis", seen="requires every shard", verdict=Verdict.WARNING, remedy=remedy)]
 
 
+@_reports_failure("store", "Correct AFTERMIND_DATABASE_URL, or start the server that it names.")
+async def record_store(found: Addresses, settings: Settings) -> list[Finding]:
+    """A store other than Postgres: whether it answers, and its jobs. It is opened once: one process is one writer."""
+    parts = open_parts(found, settings)
+    try:
+        part = next(part for part in (await health(parts)).parts if part.name == "store")
+        if part.state != "ok":
+            remedy = "Correct AFTERMIND_DATABASE_URL, or start the server that it names."
+            return [Finding(what="store", seen=part.detail, verdict=Verdict.BAD, remedy=remedy)]
+        return [Finding(what="store", seen=f"{found.scheme}: {part.detail}"), *await _jobs(parts, found)]
+    finally:
+        await parts.close()
+
+
 @_reports_failure("work", "See `aftermind status`, and the logs of workers and reconciler.")
 async def work(found: Addresses, settings: Settings) -> list[Finding]:
     """Pending jobs, and whether workers process them."""
     parts = open_parts(found, settings)
     try:
-        findings: list[Finding] = []
-        pauses = await read_pauses(parts)
-        findings += [
-            Finding(
-                what=f"{each.kind} jobs" if each.kind else "all jobs",
-                seen=_paused_by(each),
-                verdict=Verdict.WARNING,
-                remedy=f"They wait, and use no attempts. `{resume_command(each)}` ends the pause.",
-            )
-            for each in pauses
-        ]
-        if parts.pending is not None:
-            backlog = await parts.pending.backlog()
-            age = await pending_age(parts, backlog, pauses)
-            findings.append(_backlog("pending turns", backlog.turns, age, "store"))
-        states = await parts.gate.states()
-        waits = kinds_that_wait(states)
-        for row in await parts.ledger.backlog():
-            age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
-            if row.runnable and row.kind in waits:
-                findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
-            elif row.runnable:
-                findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind)))
-            if row.dead:
-                remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
-                said = f"{row.dead:,} dead letters"
-                findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
-        findings += [
-            Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")
-            for each in states
-            if each.why is not None
-        ]
-        return findings or [Finding(what="work", seen="no pending jobs")]
+        return await _jobs(parts, found)
     finally:
         await parts.close()
+
+
+async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
+    findings: list[Finding] = []
+    pauses = await read_pauses(parts)
+    findings += [
+        Finding(
+            what=f"{each.kind} jobs" if each.kind else "all jobs",
+            seen=_paused_by(each),
+            verdict=Verdict.WARNING,
+            remedy=f"They wait, and use no attempts. `{resume_command(each)}` ends the pause.",
+        )
+        for each in pauses
+    ]
+    if parts.pending is not None:
+        backlog = await parts.pending.backlog()
+        age = await pending_age(parts, backlog, pauses)
+        findings.append(_backlog("pending turns", backlog.turns, age, "store", found))
+    states = await parts.gate.states()
+    waits = kinds_that_wait(states)
+    for row in await parts.ledger.backlog():
+        age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
+        if row.runnable and row.kind in waits:
+            findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
+        elif row.runnable:
+            findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind), found))
+        if row.dead:
+            remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
+            said = f"{row.dead:,} dead letters"
+            findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    findings += [
+        Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")
+        for each in states
+        if each.why is not None
+    ]
+    return findings or [Finding(what="work", seen="no pending jobs")]
 
 
 @_reports_failure("placement", "Repeat the check when the database answers.")
@@ -612,10 +639,10 @@ def _paused_by(pause: JobPause) -> str:
     return f"paused in {where} since {pause.created_at:%Y-%m-%d %H:%M} by {pause.actor}: {pause.reason}"
 
 
-def _backlog(what: str, count: int, age: float, kind: str) -> Finding:
+def _backlog(what: str, count: int, age: float, kind: str, found: Addresses) -> Finding:
     if count and age > OLD_WORK:
-        queue = queues.QUEUE_OF[JobKind(kind)]
-        remedy = f"Too few workers process them, or none. Run `aftermind worker --queues {queue}`, and check the logs."
+        queue = f" --queues {queues.QUEUE_OF[JobKind(kind)]}" if found.broker else ""
+        remedy = f"Too few workers process them, or none. Run `aftermind worker{queue}`, and check the logs."
         return Finding(
             what=what, seen=f"{count:,} pending, the oldest for {age:.0f} s", verdict=Verdict.BAD, remedy=remedy
         )

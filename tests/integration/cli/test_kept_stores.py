@@ -202,3 +202,13 @@ async def test_the_reasons_for_a_corrected_fact_name_the_one_that_it_replaced(tm
 
     assert "stated by an API call" in done.stdout, done.stderr
     assert "replaced: user lives in Oslo" in done.stdout
+
+
+def test_doctor_opens_the_store_and_reports_why_it_cannot(store: str, stored: datetime, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    well, ill = command(store, "doctor"), command(f"sqlite:{tmp_path / 'file' / 'memory.db'}", "doctor")
+
+    assert "store: sqlite: answers" in well.stdout, well.stderr
+    assert "Traceback" not in well.stderr
+    assert ill.returncode == 1
+    assert "bad      store:" in ill.stdout

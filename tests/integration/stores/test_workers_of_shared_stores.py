@@ -19,8 +19,9 @@ from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter, PlanState, ReplayMode
 from tests.integration.stores.test_stored_memory import ROOT, SHARED_URLS, memory_at
+from tests.support.fork_server import run_module
 from tests.support.rabbitmq import running_rabbitmq
-from tests.support.waiting import PATIENCE_SECONDS, wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -116,6 +117,24 @@ async def test_celery_workers_divide_the_queues_of_a_store(url: str, redis_url: 
     done_by = {step.name: str(step.detail) for step in timeline.steps if "attempt" in step.name}
     assert f":{storing.pid}" in done_by["store attempt 1"]
     assert f":{extracting.pid}" in done_by["extract attempt 1"]
+
+
+def test_doctor_probes_the_celery_workers_of_a_store(url: str, redis_url: str, tmp_path: Path) -> None:
+    named = {"AFTERMIND_DATABASE_URL": url, "AFTERMIND_BROKER_URL": redis_url, "AFTERMIND_EMBEDDER": "hash"}
+    named |= {"AFTERMIND_STATE_DIR": str(tmp_path / "state")}
+
+    def examine() -> str:
+        return run_module(["aftermind.cli", "doctor"], env={**os.environ, **named}).stdout
+
+    def found() -> str | None:
+        seen = examine()
+        return seen if "queue memory.store: a worker consumed the probe" in seen else None
+
+    with worker(url, tmp_path, redis_url, "--queues", "memory.store,memory.embed"):
+        seen = wait_until_sync(found, description="the worker consumes the probe of its queue")
+
+    assert "ok       store: " in seen
+    assert "queue memory.extract: no worker consumed the probe" in seen
 
 
 async def test_celery_workers_keep_to_the_pauses_of_a_store(url: str, redis_url: str, tmp_path: Path) -> None:
