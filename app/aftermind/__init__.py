@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.api.facts import Provenance
     from aftermind.api.forget_and_export import Export, Forgot
     from aftermind.api.groups import Member
-    from aftermind.api.health import Health, Progress
+    from aftermind.api.health import Component, Health, Progress, Replica, Waiting, Work
     from aftermind.api.reindex import Reindexed
     from aftermind.api.undo import UndoResult
     from aftermind.errors import AftermindError
@@ -38,11 +38,12 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         MemoryUpdateStarted,
     )
     from aftermind.facts.graph import FactGraph
-    from aftermind.ledger.protocol import DailyUsage
+    from aftermind.ledger.protocol import DailyUsage, ModelUsage
     from aftermind.ledger.replay_protocol import NewPlan
+    from aftermind.llm.protocols import Usage
     from aftermind.memory import Memory
-    from aftermind.recall import Candidates, RecallOptions
-    from aftermind.receipt import Receipt, ReceiptStatus
+    from aftermind.recall import Candidates, RecallMode, RecallOptions
+    from aftermind.receipt import Receipt, ReceiptStatus, Step, StepState
     from aftermind.settings import Settings
     from aftermind.stores.protocol import SessionInfo, UserInfo
     from aftermind.types import (
@@ -75,8 +76,13 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         Summary,
     )
     from aftermind.types.api_key import ApiKey, Right
-    from aftermind.types.audit import Action, AuditEntry, AuditReport
-    from aftermind.types.erasure_report import ErasureReport, SearchedPlace
+    from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
+    from aftermind.types.audit import Action, AuditEntry, AuditFault, AuditReport
+    from aftermind.types.blocks_summaries_profiles import Trait
+    from aftermind.types.embedder_identity import StoredEmbedders
+    from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
+    from aftermind.types.extraction import ExtractionState
+    from aftermind.types.job import Attempt
     from aftermind.types.job_admin import (
         JobAction,
         JobActionId,
@@ -92,7 +98,15 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         Timeline,
         TimelineStep,
     )
-    from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus
+    from aftermind.types.recall_results import ServedBy
+    from aftermind.types.reembedding import (
+        RecallDifference,
+        Reembedding,
+        ReembeddingCounts,
+        ReembeddingPlan,
+        ReembeddingStatus,
+        ReembeddingSteps,
+    )
     from aftermind.types.replay import (
         DeadGroup,
         DeadLetter,
@@ -101,7 +115,9 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
         ItemState,
         JobFilter,
         PlanId,
+        PlanState,
         ReplayItem,
+        ReplayMode,
         ReplayPlan,
     )
     from aftermind.types.retention import RetentionPolicy, RetentionResult
@@ -129,7 +145,7 @@ _HOMES = {
     "aftermind.facts.graph": ("FactGraph",),
     "aftermind.api.forget_and_export": ("Export", "Forgot"),
     "aftermind.api.groups": ("Member",),
-    "aftermind.api.health": ("Health", "Progress"),
+    "aftermind.api.health": ("Work", "Waiting", "Replica", "Component", "Health", "Progress"),
     "aftermind.api.reindex": ("Reindexed",),
     "aftermind.api.undo": ("UndoResult",),
     "aftermind.errors": ("AftermindError",),
@@ -145,11 +161,14 @@ _HOMES = {
         "MemoryUpdateQueued",
         "MemoryUpdateStarted",
     ),
-    "aftermind.ledger.protocol": ("DailyUsage",),
+    "aftermind.ledger.protocol": (
+        "ModelUsage",
+        "DailyUsage",
+    ),
     "aftermind.ledger.replay_protocol": ("NewPlan",),
     "aftermind.memory": ("Memory",),
-    "aftermind.recall": ("Candidates", "RecallOptions"),
-    "aftermind.receipt": ("Receipt", "ReceiptStatus"),
+    "aftermind.recall": ("RecallMode", "Candidates", "RecallOptions"),
+    "aftermind.receipt": ("Step", "StepState", "Receipt", "ReceiptStatus"),
     "aftermind.agent.run_context": ("RunContext", "get_run_context"),
     "aftermind.settings": ("Settings",),
     "aftermind.stores.protocol": ("SessionInfo", "UserInfo"),
@@ -183,8 +202,8 @@ _HOMES = {
         "Summary",
     ),
     "aftermind.types.api_key": ("ApiKey", "Right"),
-    "aftermind.types.audit": ("Action", "AuditEntry", "AuditReport"),
-    "aftermind.types.erasure_report": ("ErasureReport", "SearchedPlace"),
+    "aftermind.types.audit": ("AuditFault", "Action", "AuditEntry", "AuditReport"),
+    "aftermind.types.erasure_report": ("ErasureProof", "ErasureReport", "SearchedPlace"),
     "aftermind.types.job_admin": (
         "JobAction",
         "JobActionId",
@@ -200,8 +219,17 @@ _HOMES = {
         "Timeline",
         "TimelineStep",
     ),
-    "aftermind.types.reembedding": ("RecallDifference", "ReembeddingPlan", "ReembeddingStatus"),
+    "aftermind.types.reembedding": (
+        "ReembeddingSteps",
+        "ReembeddingCounts",
+        "Reembedding",
+        "RecallDifference",
+        "ReembeddingPlan",
+        "ReembeddingStatus",
+    ),
     "aftermind.types.replay": (
+        "ReplayMode",
+        "PlanState",
         "DeadGroup",
         "DeadLetter",
         "Estimate",
@@ -216,6 +244,20 @@ _HOMES = {
     "aftermind.types.retention": ("RetentionResult", "RetentionPolicy"),
     "aftermind.types.tenant_move": ("PurgedTenant", "TenantMove"),
     "aftermind.types.webhook": ("NewWebhook", "Webhook", "WebhookId"),
+    "aftermind.types.job": ("Attempt",),
+    "aftermind.types.extraction": ("ExtractionState",),
+    "aftermind.types.assertion": (
+        "Operation",
+        "Assertion",
+        "RecordedAssertion",
+    ),
+    "aftermind.types.recall_results": ("ServedBy",),
+    "aftermind.types.blocks_summaries_profiles": ("Trait",),
+    "aftermind.llm.protocols": ("Usage",),
+    "aftermind.types.embedder_identity": (
+        "StoredEmbedders",
+        "StoredEmbedders",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -226,13 +268,17 @@ __all__ = [
     "AgentEvent",
     "AgentResult",
     "ApiKey",
+    "Assertion",
+    "Attempt",
     "AuditEntry",
+    "AuditFault",
     "AuditReport",
     "Block",
     "BlockLine",
     "Candidates",
     "Cardinality",
     "Checkpoint",
+    "Component",
     "ContextWindow",
     "DailyUsage",
     "DeadGroup",
@@ -242,12 +288,14 @@ __all__ = [
     "EncryptionResult",
     "Episode",
     "EpisodeId",
+    "ErasureProof",
     "ErasureReport",
     "Estimate",
     "ExcludedMatch",
     "ExclusionReason",
     "Export",
     "ExtractionResult",
+    "ExtractionState",
     "Fact",
     "FactGraph",
     "FactId",
@@ -282,11 +330,14 @@ __all__ = [
     "Message",
     "MetricSample",
     "ModelCost",
+    "ModelUsage",
     "NewPlan",
     "NewWebhook",
+    "Operation",
     "Passage",
     "PendingTurn",
     "PlanId",
+    "PlanState",
     "ProcessInfo",
     "Profile",
     "Progress",
@@ -296,14 +347,21 @@ __all__ = [
     "RecallDifference",
     "RecallExplanation",
     "RecallId",
+    "RecallMode",
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
+    "RecordedAssertion",
+    "Reembedding",
+    "ReembeddingCounts",
     "ReembeddingPlan",
     "ReembeddingStatus",
+    "ReembeddingSteps",
     "Reindexed",
     "ReplayItem",
+    "ReplayMode",
     "ReplayPlan",
+    "Replica",
     "RetentionPolicy",
     "RetentionResult",
     "Right",
@@ -311,9 +369,13 @@ __all__ = [
     "RunContext",
     "Scope",
     "SearchedPlace",
+    "ServedBy",
     "SessionInfo",
     "Settings",
     "StageLatency",
+    "Step",
+    "StepState",
+    "StoredEmbedders",
     "StreamToken",
     "Summary",
     "TenantMove",
@@ -324,16 +386,20 @@ __all__ = [
     "Tool",
     "ToolCalled",
     "ToolReturned",
+    "Trait",
     "UndoResult",
+    "Usage",
     "UserInfo",
+    "Waiting",
     "Webhook",
     "WebhookId",
+    "Work",
     "block_tools",
     "get_run_context",
 ]
 
 
-def __getattr__(name: str) -> object:
+def _load(name: str) -> object:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -346,3 +412,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if not TYPE_CHECKING:  # type checkers would believe that it has every name
+    __getattr__ = _load

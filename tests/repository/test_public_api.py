@@ -52,13 +52,17 @@ PUBLIC = [
     "AgentEvent",
     "AgentResult",
     "ApiKey",
+    "Assertion",
+    "Attempt",
     "AuditEntry",
+    "AuditFault",
     "AuditReport",
     "Block",
     "BlockLine",
     "Candidates",
     "Cardinality",
     "Checkpoint",
+    "Component",
     "ContextWindow",
     "DailyUsage",
     "DeadGroup",
@@ -68,12 +72,14 @@ PUBLIC = [
     "EncryptionResult",
     "Episode",
     "EpisodeId",
+    "ErasureProof",
     "ErasureReport",
     "Estimate",
     "ExcludedMatch",
     "ExclusionReason",
     "Export",
     "ExtractionResult",
+    "ExtractionState",
     "Fact",
     "FactGraph",
     "FactId",
@@ -108,11 +114,14 @@ PUBLIC = [
     "Message",
     "MetricSample",
     "ModelCost",
+    "ModelUsage",
     "NewPlan",
     "NewWebhook",
+    "Operation",
     "Passage",
     "PendingTurn",
     "PlanId",
+    "PlanState",
     "ProcessInfo",
     "Profile",
     "Progress",
@@ -122,14 +131,21 @@ PUBLIC = [
     "RecallDifference",
     "RecallExplanation",
     "RecallId",
+    "RecallMode",
     "RecallOptions",
     "Receipt",
     "ReceiptStatus",
+    "RecordedAssertion",
+    "Reembedding",
+    "ReembeddingCounts",
     "ReembeddingPlan",
     "ReembeddingStatus",
+    "ReembeddingSteps",
     "Reindexed",
     "ReplayItem",
+    "ReplayMode",
     "ReplayPlan",
+    "Replica",
     "RetentionPolicy",
     "RetentionResult",
     "Right",
@@ -137,9 +153,13 @@ PUBLIC = [
     "RunContext",
     "Scope",
     "SearchedPlace",
+    "ServedBy",
     "SessionInfo",
     "Settings",
     "StageLatency",
+    "Step",
+    "StepState",
+    "StoredEmbedders",
     "StreamToken",
     "Summary",
     "TenantMove",
@@ -150,10 +170,14 @@ PUBLIC = [
     "Tool",
     "ToolCalled",
     "ToolReturned",
+    "Trait",
     "UndoResult",
+    "Usage",
     "UserInfo",
+    "Waiting",
     "Webhook",
     "WebhookId",
+    "Work",
     "block_tools",
     "get_run_context",
 ]
@@ -201,6 +225,20 @@ def test_what_public_methods_take_and_return_can_be_imported_from_aftermind() ->
 
     assert len(apis) == len(API_TYPES)
     assert named <= set(aftermind.__all__)
+
+
+def test_the_types_of_what_public_classes_have_can_be_imported_from_aftermind() -> None:
+    named: dict[str, str] = {}
+    for name in aftermind.__all__:
+        owner = getattr(aftermind, name)
+        if isinstance(owner, type) and not issubclass(owner, aftermind.Settings | aftermind.Candidates):
+            hints = [typing.get_type_hints(owner)]
+            getters = inspect.getmembers(owner, lambda each: isinstance(each, property))
+            methods = [each.fget for _, each in getters] + [m for _, m in inspect.getmembers(owner, inspect.isfunction)]
+            hints += [typing.get_type_hints(each) for each in methods if not each.__name__.startswith("_")]
+            named |= {own: name for each in hints for hint in each.values() for own in _own_types(hint)}
+
+    assert {own: by for own, by in named.items() if own not in aftermind.__all__} == {}
 
 
 def test_a_recall_has_the_same_options_in_python_and_over_http() -> None:

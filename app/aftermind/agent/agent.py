@@ -1,7 +1,6 @@
 """`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -58,6 +57,12 @@ class _Run:
         self.idempotency_key = idempotency_key
         if isinstance(idempotency_key, str):  # anything else is refused later
             self.idempotency_key = turn_builder.PromptKey(idempotency_key, len(self.turn))
+
+    @property
+    def key_of_part(self) -> str | None:
+        """The key for the part of an answer: the whole one of a retry is stored beside it."""
+        key = self.idempotency_key
+        return turn_builder.PromptKey(key, key.prompts, "part") if isinstance(key, turn_builder.PromptKey) else key
 
 
 class Agent:
@@ -128,9 +133,9 @@ class Agent:
         Remembered are the prompt, or the messages after the last answer, and the new answer, with the run's `metadata`.
         Raises the model's errors, `InvalidScope`, `InvalidInput`; errors of memory only with `strict`.
 
-        The user's message is remembered even if the model raises. A repeated run with the same `idempotency_key`, as in
-        a client's retry, is the same turn: give each prompt a key, and a retry the key of its first run. The retry asks
-        the model again; the answer of the first run stays in memory.
+        The user's message is remembered even if the model raises. Give each prompt an `idempotency_key`, and a client's
+        retry the key of its first run: the retry asks the model again, and the prompt is remembered once, with the
+        first whole answer.
         """
         run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
         run.key(idempotency_key)
@@ -154,6 +159,7 @@ class Agent:
         """Answer piece by piece, with the events of memory and tools; the last item is the result.
 
         If the caller stops in the middle, the turn is remembered with the part sent so far, marked `interrupted`.
+        A repeated run adds its whole answer.
         """
         run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
         run.key(idempotency_key)
@@ -259,9 +265,7 @@ class Agent:
         return await self._remembering.remember(run.turn, run.scope, told.append, idempotency_key=run.idempotency_key)
 
     async def _remember_unanswered(self, run: _Run) -> None:
-        """Remember a turn whose model failed, with the part of the answer that was sent; a retry is another turn."""
-        if run.idempotency_key is not None:
-            run.key(hashlib.sha256(f"unanswered {run.idempotency_key}".encode()).hexdigest())
+        """Remember a turn whose model failed, with the part of the answer that was sent; a retry adds its answer."""
         if "".join(run.heard).strip():
             await self._remember_partial_answer(run)
         elif self._remembering is not None:
@@ -278,7 +282,7 @@ class Agent:
         answer = self._answer(text, {**run.metadata, "interrupted": True})
         await asyncio.shield(
             self._remembering.remember(
-                [*run.turn, answer], run.scope, lambda event: None, idempotency_key=run.idempotency_key
+                [*run.turn, answer], run.scope, lambda event: None, idempotency_key=run.key_of_part
             )
         )
 

@@ -22,19 +22,19 @@ from aftermind.llm import factory
 from aftermind.llm.protocols import Embedder, embedder_identity
 from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.ranking import compares_sentences, models_of
-from aftermind.recall import Mode, Query, Recall, Routing
+from aftermind.recall import Query, Recall, RecallMode, Routing
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
 from aftermind.stores.search import EpisodeSearch
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, NewJob, Scope
 from aftermind.types.reembedding import (
-    Counts,
     RecallDifference,
     Reembedding,
+    ReembeddingCounts,
     ReembeddingPlan,
     ReembeddingStatus,
-    Steps,
+    ReembeddingSteps,
 )
 
 CHARACTERS_PER_TOKEN = 4
@@ -63,10 +63,10 @@ class StoredVectors(Protocol):
     async def read(self) -> Reembedding:
         """Which embedders' vectors the store has."""
 
-    async def count(self) -> Counts:
+    async def count(self) -> ReembeddingCounts:
         """Read every episode once: seconds for millions."""
 
-    async def steps(self, target: EmbedderIdentity) -> Steps:
+    async def steps(self, target: EmbedderIdentity) -> ReembeddingSteps:
         """The unfinished jobs that make vectors of an embedder."""
 
     async def lacking(self, embedder: EmbedderIdentity) -> Sequence[Scope]:
@@ -297,7 +297,7 @@ async def _sample_questions(
 async def _compare(
     active: Recall, standby: Recall, question: str, owner: Scope, id_: EpisodeId | None
 ) -> RecallDifference:
-    query = Query.checked(question, owner, limit=COMPARED + 1, load=["history"], mode=Mode.HYBRID)
+    query = Query.checked(question, owner, limit=COMPARED + 1, load=["history"], mode=RecallMode.HYBRID)
     before, after = _ids(await active.scored(query), id_), _ids(await standby.scored(query), id_)
     shared = set(before) & set(after)
     size = max(len(before), len(after))

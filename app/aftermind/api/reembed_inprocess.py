@@ -14,7 +14,7 @@ from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.inmemory import InMemoryStore
 from aftermind.stores.inmemory import vector_tables_by_embedder as tables
 from aftermind.types import EmbedderIdentity, Episode, EpisodeId, Job, JobKind, JobState, NewJob, Scope
-from aftermind.types.reembedding import Counts, Reembedding, Steps
+from aftermind.types.reembedding import Reembedding, ReembeddingCounts, ReembeddingSteps
 from aftermind.types.scope import owner_from_columns
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class InProcessVectors:
         async with self._db.transaction() as tx:
             return Reembedding(stored=await self._store.adopt_embedder(tx, configured))
 
-    async def count(self) -> Counts:
+    async def count(self) -> ReembeddingCounts:
         async def count(tx: MemoryTransaction, owner: Scope) -> tuple[int, int, int, int]:
             rows = await tx.owned("episodes", owner)
             active, standby = tables.vector_table(tx) or tables.VECTOR_TABLES[0], tables.standby_table(tx)
@@ -68,14 +68,14 @@ class InProcessVectors:
             return len(rows), *sizes, sum(len(each.content) for each in rows.values())
 
         sums = [sum(column) for column in zip(*await self._of_each_owner(count), strict=True)] or [0] * 4
-        return Counts(episodes=sums[0], active=sums[1], standby=sums[2], characters=sums[3])
+        return ReembeddingCounts(episodes=sums[0], active=sums[1], standby=sums[2], characters=sums[3])
 
-    async def steps(self, target: EmbedderIdentity) -> Steps:
+    async def steps(self, target: EmbedderIdentity) -> ReembeddingSteps:
         async with self._db.transaction(read_only=True) as tx:
             jobs = [record.job for record in jobs_table(tx).values() if record.job.kind is JobKind.EMBED]
         mine = [job for job in jobs if job.payload.get(TARGET) == target.key]
         reasons = (job.note or job.error for job in mine if job.state in (*WAITING, JobState.DEAD))
-        return Steps(
+        return ReembeddingSteps(
             waiting=_count(mine, WAITING),
             running=_count(mine, (JobState.RUNNING,)),
             dead=_count(mine, (JobState.DEAD,)),

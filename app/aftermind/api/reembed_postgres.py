@@ -17,7 +17,7 @@ from aftermind.stores.postgres import PostgresStore
 from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.postgres.search_exhaustive import EVERY_EPISODE
 from aftermind.types import EmbedderIdentity, EpisodeId, NewJob, Scope
-from aftermind.types.reembedding import Counts, Reembedding, Steps
+from aftermind.types.reembedding import Reembedding, ReembeddingCounts, ReembeddingSteps
 
 ENQUEUED_AT_ONCE = 1_000  # jobs a transaction
 
@@ -47,11 +47,11 @@ class PostgresVectors:
         async with db_reembed.connected(self._owner_url) as connection:
             return await db_reembed.read(connection)
 
-    async def count(self) -> Counts:
+    async def count(self) -> ReembeddingCounts:
         async with db_reembed.connected(self._owner_url) as connection:
             return await db_reembed.count(connection)
 
-    async def steps(self, target: EmbedderIdentity) -> Steps:
+    async def steps(self, target: EmbedderIdentity) -> ReembeddingSteps:
         async with db_reembed.connected(self._owner_url) as connection:
             return await db_reembed.steps(connection, target)
 

@@ -17,13 +17,18 @@ KEY_BYTES = 1_024
 
 
 class PromptKey(str):
-    """An idempotency key that belongs to the first `prompts` messages of a turn: another run gives another answer."""
+    """An idempotency key that belongs to the first `prompts` messages: another run gives another answer.
+
+    They are a turn of their own, and the answer is the next one: a run whose model failed can be repeated. `answer`
+    is what follows them: "answer", of which the first one is kept, or "part" of one that was interrupted.
+    """
 
     prompts: int
+    answer: str
 
-    def __new__(cls, key: str, prompts: int) -> "PromptKey":
+    def __new__(cls, key: str, prompts: int, answer: str = "answer") -> "PromptKey":
         made = super().__new__(cls, key)
-        made.prompts = prompts
+        made.prompts, made.answer = prompts, answer
         return made
 
 
@@ -47,13 +52,21 @@ def split_turn(
     Every message is checked before the first turn is handed over. Raises `InvalidMessage`.
     """
     turns = split(given, limits(settings), now=datetime.now(UTC))
-    return [(turn, _key_of_part(idempotency_key, number)) for number, turn in enumerate(turns)]
+    if not isinstance(idempotency_key, PromptKey):
+        return [(turn, _key_of_part(idempotency_key, number)) for number, turn in enumerate(turns)]
+    messages = [message for turn in turns for message in turn]
+    prompt = split_turn(messages[: idempotency_key.prompts], settings, idempotency_key=str(idempotency_key))
+    answer = messages[idempotency_key.prompts :]
+    if not answer:
+        return prompt
+    key = _key_of_part(idempotency_key, idempotency_key.answer)
+    return [*prompt, *split_turn(answer, settings, idempotency_key=key)]
 
 
-def _key_of_part(key: str | None, number: int) -> str | None:
-    if key is None or number == 0:
+def _key_of_part(key: str | None, part: int | str) -> str | None:
+    if key is None or part == 0:
         return key
-    return hashlib.sha256(f"{key}#{number}".encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(f"{key}#{part}".encode("utf-8", "replace")).hexdigest()
 
 
 def make_turn(
@@ -69,7 +82,6 @@ def make_turn(
     """The turn. Raises `InvalidMessage` before anything is handed over."""
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
-    compared = messages[: idempotency_key.prompts] if isinstance(idempotency_key, PromptKey) else messages
     if idempotency_key is None:
         job_id, episode_ids = new_ids(len(messages))
     else:
@@ -83,7 +95,7 @@ def make_turn(
         episode_ids=episode_ids,
         keep=keep,
         idempotency_key=idempotency_key,
-        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, compared),
+        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
         feedback=feedback,
     )
 

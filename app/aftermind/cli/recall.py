@@ -19,7 +19,7 @@ from aftermind.cli.terminal import Namespace, User, out
 from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
-from aftermind.recall import Mode, RecallOptions
+from aftermind.recall import RecallMode, RecallOptions
 from aftermind.settings import Settings
 from aftermind.types import Block, Episode, Fact, FactId, JobKind, Match, RecallBlock, RecallExplanation, Summary
 from aftermind.types.audit import Action
@@ -55,7 +55,7 @@ def recall(
     budget: Annotated[
         int | None, typer.Option(min=1, help="Token budget of the block. Default: AFTERMIND_RECALL_TOKEN_BUDGET.")
     ] = None,
-    mode: Annotated[Mode, typer.Option(help="How matches are ranked.")] = Mode.HYBRID,
+    mode: Annotated[RecallMode, typer.Option(help="How matches are ranked.")] = RecallMode.HYBRID,
     xml: Annotated[bool, typer.Option("--xml", help="Print only the block, as an agent gets it.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what the block left out, with scores and reasons.")

@@ -18,7 +18,7 @@ from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, err, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus, Steps
+from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus, ReembeddingSteps
 
 T = TypeVar("T")
 POLL_SECONDS = 0.2
@@ -170,10 +170,10 @@ def _run(work: Callable[[Reembeddings], Awaitable[T]]) -> T:
     return terminal.with_memory(in_process) if where.is_in_process else terminal.run(in_database())
 
 
-def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> Steps:
+def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> ReembeddingSteps:
     """Start it and run its jobs; what a stopped command leaves is continued when the store is opened again."""
 
-    async def work(memory: Memory) -> Steps:
+    async def work(memory: Memory) -> ReembeddingSteps:
         steps = (await memory.reembedding.start(to, dimension=dimension, rate=rate)).steps
         while steps.waiting or steps.running:
             shown.update(f"Embedding … {escape(steps.why or '')}")

@@ -18,7 +18,7 @@ from aftermind.db.primary_connection import connect
 from aftermind.db.row_level_security import APP, RELAY
 from aftermind.db.tables import SCHEMA
 from aftermind.types import EmbedderIdentity, EpisodeId, Scope, StoredEmbedders
-from aftermind.types.reembedding import Counts, Reembedding, Steps
+from aftermind.types.reembedding import Reembedding, ReembeddingCounts, ReembeddingSteps
 
 Connection = AsyncConnection
 ACTIVE_KEY, STANDBY_KEY, IS_CUT_OVER_KEY = "active_embedder", "standby_embedder", "is_cut_over"
@@ -215,16 +215,16 @@ async def connected(url: str, *, alone: bool = False) -> AsyncIterator[AsyncConn
         await engine.dispose()
 
 
-async def count(connection: AsyncConnection) -> Counts:
+async def count(connection: AsyncConnection) -> ReembeddingCounts:
     """Read every episode's row once: seconds for millions."""
     row = (await connection.execute(_COUNTS)).one()
-    return Counts(episodes=row.episodes, active=row.active, standby=row.standby, characters=row.characters)
+    return ReembeddingCounts(episodes=row.episodes, active=row.active, standby=row.standby, characters=row.characters)
 
 
-async def steps(connection: AsyncConnection, target: EmbedderIdentity) -> Steps:
+async def steps(connection: AsyncConnection, target: EmbedderIdentity) -> ReembeddingSteps:
     """The unfinished jobs that make vectors of an embedder."""
     row = (await connection.execute(_STEPS, {"target": target.key})).one()
-    return Steps(waiting=row.waiting, running=row.running, dead=row.dead, why=row.why)
+    return ReembeddingSteps(waiting=row.waiting, running=row.running, dead=row.dead, why=row.why)
 
 
 async def lacking(connection: AsyncConnection, embedder: EmbedderIdentity, stored: StoredEmbedders) -> list[Scope]:

@@ -48,7 +48,7 @@ from aftermind.recall.pending_candidates import (
     unexpired,
     unforgotten_turns,
 )
-from aftermind.recall.query import Mode, Query
+from aftermind.recall.query import Query, RecallMode
 from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
 from aftermind.recall.render import as_text, line_of
@@ -305,7 +305,7 @@ class Recall:
             query=query,
             now=now,
             time=QuestionTime.of(query.searched, now),
-            spans_sessions=query.mode is Mode.HYBRID and asks_about_all_sessions(query.searched),
+            spans_sessions=query.mode is RecallMode.HYBRID and asks_about_all_sessions(query.searched),
             min_score=min_score,
             deadline=deadline,
             pending_until=deadline - (1 - PENDING_SHARE) * budget,
@@ -333,7 +333,7 @@ class Recall:
 
     def _lacks_vector(self, run: _Run) -> bool:
         """Whether the query has to be embedded first; a cached vector is used here."""
-        if run.query.mode not in (Mode.HYBRID, Mode.VECTOR):
+        if run.query.mode not in (RecallMode.HYBRID, RecallMode.VECTOR):
             return False
         run.vector = run.vectors.get_cached(run.query.searched)
         return run.vector is None
@@ -417,7 +417,7 @@ class Recall:
             shown = to_episodes(turns, run.query.known_at)
             run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
         run.is_pending_placed = True
-        if run.query.mode is Mode.RECENCY:
+        if run.query.mode is RecallMode.RECENCY:
             await self._newest(run, route, limit)
         else:
             question = self._question(run)
@@ -528,7 +528,7 @@ class Recall:
         ]
         if run.excluded is not None:
             await self._read_near(run, run.excluded, route, waiting)
-        if query.mode is Mode.HYBRID:
+        if query.mode is RecallMode.HYBRID:
             run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
             preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
@@ -654,7 +654,7 @@ class Recall:
             run.min_score = query.min_score
         embedder = run.vectors.embedder
         models = run.models = found.models or models_of(None if embedder is None else embedder.name)
-        if query.mode is Mode.VECTOR:  # each turn's own vector counts
+        if query.mode is RecallMode.VECTOR:  # each turn's own vector counts
             models = replace(models, meaning=models.vector)
         run.scored = ids, frame, question, frequencies
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
@@ -707,7 +707,7 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
 
     def _question(self, run: _Run) -> Question:
-        words = "" if run.query.mode is Mode.VECTOR else run.query.searched
+        words = "" if run.query.mode is RecallMode.VECTOR else run.query.searched
         return Question.of(words, language=self._settings.language_for(run.query.scope.namespace))
 
     def _searching(self, run: _Run, question: Question) -> Search:

@@ -26,7 +26,7 @@ KINDS = frozenset({"history", "facts", "summary", "profile", "blocks"})
 SYNONYMS = {"as_of": "known_at", "top_k": "limit", "k": "limit", "max_tokens": "token_budget", "threshold": "min_score"}
 
 
-class Mode(StrEnum):
+class RecallMode(StrEnum):
     """What decides the order: words and meaning, one of them, or time alone."""
 
     HYBRID = "hybrid"
@@ -48,7 +48,7 @@ class RecallOptions(TypedDict, total=False):
     """
 
     token_budget: int | None
-    mode: "Mode | Literal['hybrid', 'vector', 'lexical', 'recency']"
+    mode: "RecallMode | Literal['hybrid', 'vector', 'lexical', 'recency']"
     limit: int | None
     in_session: str | None
     by_agent: str | None
@@ -84,7 +84,7 @@ class Query:
 
     text: str
     scope: Scope
-    mode: Mode = Mode.HYBRID
+    mode: RecallMode = RecallMode.HYBRID
     token_budget: int = 1_000
     limit: int = 20
     wanted: EpisodeFilter = EpisodeFilter()  # noqa: RUF009
@@ -119,7 +119,7 @@ class Query:
         asked: RecallOptions = {**_DEFAULTS, **(defaults or {})}
         asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]
         cleaned = _text(text)
-        chosen = _mode(asked["mode"]) if cleaned.strip() else Mode.RECENCY
+        chosen = _mode(asked["mode"]) if cleaned.strip() else RecallMode.RECENCY
         _check_integer("token_budget", asked["token_budget"], most=10_000_000)
         _check_integer("limit", asked["limit"], most=MAX_LIMIT)
         _share("min_score", asked["min_score"])
@@ -170,11 +170,11 @@ def _text(text: object) -> str:
     return text.replace("\x00", "").encode("utf-8", "replace").decode()
 
 
-def _mode(mode: object) -> Mode:
+def _mode(mode: object) -> RecallMode:
     try:
-        return Mode(mode)  # type: ignore[arg-type]
+        return RecallMode(mode)  # type: ignore[arg-type]
     except ValueError as exc:
-        raise errors.InvalidQuery("mode", mode, f"a mode is one of {', '.join(Mode)}.") from exc
+        raise errors.InvalidQuery("mode", mode, f"a mode is one of {', '.join(RecallMode)}.") from exc
 
 
 def _check_integer(field: str, value: object, *, most: int) -> None:

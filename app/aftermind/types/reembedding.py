@@ -15,7 +15,7 @@ class Reembedding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class ReembeddingCounts:
     """Episodes, those with vectors of either embedder, and the characters of their texts as stored."""
 
     episodes: int
@@ -25,7 +25,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class ReembeddingSteps:
     """Unfinished jobs of a re-embedding; `why` is the reason that one of them gives for waiting or failing."""
 
     waiting: int = 0
@@ -50,8 +50,8 @@ class ReembeddingStatus:
     """Which embedders' vectors the store holds, how many episodes have them, and the jobs that are unfinished."""
 
     reembedding: Reembedding
-    counts: Counts
-    steps: Steps
+    counts: ReembeddingCounts
+    steps: ReembeddingSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from aftermind import Episode, Memory, Settings, errors
-from aftermind.recall import Mode
+from aftermind.recall import RecallMode
 from tests.support.learning import Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 from tests.support.waiting import wait_until
@@ -78,7 +78,7 @@ async def test_everything_derived_from_a_message_is_undone(opened: Opened, provi
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical", "recency"])
 async def test_what_was_undone_takes_no_place_of_what_may_be_shown(
-    opened: Opened, provider: ScriptedOpenAI, user: str, mode: Mode
+    opened: Opened, provider: ScriptedOpenAI, user: str, mode: RecallMode
 ) -> None:
     async with opened() as learnt:
         poison = await poisoned(learnt, provider, user)

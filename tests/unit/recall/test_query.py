@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aftermind import errors
 from aftermind.ranking import Question
-from aftermind.recall import Mode, Query
+from aftermind.recall import Query, RecallMode
 from aftermind.types import Scope
 
 SCOPE = Scope(user_id="alice")
@@ -62,7 +62,7 @@ def test_a_question_is_text_of_bounded_length(text: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "  \n", "\x00"])
 def test_an_empty_question_asks_for_what_is_newest(text: str) -> None:
-    assert Query.checked(text, SCOPE).mode is Mode.RECENCY
+    assert Query.checked(text, SCOPE).mode is RecallMode.RECENCY
 
 
 def test_a_long_question_is_searched_by_its_beginning_and_its_end() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from aftermind.recall import Mode, RecallOptions
+from aftermind.recall import RecallMode, RecallOptions
 from aftermind.types import ExclusionReason
 from aftermind.web.pages import rendering
 from aftermind.web.pages.page_permissions import Owner
@@ -30,7 +30,7 @@ async def recall(
     whose: Owner,
     q: str = "",
     session: str = "",
-    mode: Mode = Mode.HYBRID,
+    mode: RecallMode = RecallMode.HYBRID,
     budget: Annotated[int | None, Query(ge=1, le=100_000)] = None,
     known_at: str = "",
     recall_id: str = "",
@@ -62,7 +62,7 @@ async def recall(
         q=q,
         session=session,
         mode=mode,
-        modes=list(Mode),
+        modes=list(RecallMode),
         budget=budget or whose.memory.settings.recall_token_budget,
         known_at=known_at,
         recall_id=recall_id,
