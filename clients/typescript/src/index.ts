@@ -1,7 +1,7 @@
 /** Client of the Aftermind service. Requests and responses are typed by the service's OpenAPI document. */
 
 import { EventSourceParserStream } from "eventsource-parser/stream";
-import createClient, { type Client } from "openapi-fetch";
+import createClient, { type Client, type ClientPathsWithMethod, type FetchResponse, type MaybeOptionalInit } from "openapi-fetch";
 
 import type { components, paths } from "./schema.js";
 
@@ -37,7 +37,22 @@ export class AftermindError extends Error {
   }
 }
 
-export type Aftermind = Client<paths> & {
+type Method = "get" | "put" | "post" | "patch" | "delete";
+
+/**
+ * A request whose options are exactly those of its path. The one of openapi-fetch infers their type from what is given,
+ * so that it takes a misspelt field of a body.
+ */
+type Call<M extends Method> = <Path extends ClientPathsWithMethod<Client<paths>, M>>(
+  url: Path,
+  ...init: undefined extends MaybeOptionalInit<paths[Path], M>
+    ? [init?: MaybeOptionalInit<paths[Path], M>]
+    : [init: MaybeOptionalInit<paths[Path], M>]
+) => Promise<FetchResponse<paths[Path][M] & Record<string | number, unknown>, MaybeOptionalInit<paths[Path], M>, "application/json">>;
+
+export type Aftermind = Omit<Client<paths>, Uppercase<Method>> & {
+  [M in Method as Uppercase<M>]: Call<M>;
+} & {
   /**
    * The events of a user, in order and without gaps. Reconnects by itself and gets the missed ones first; a `MemoryGap`
    * means that some of them were too old. Throws `AftermindError` if the service refuses, for example an ended token.
@@ -50,7 +65,7 @@ export function createAftermind(options: Options): Aftermind {
   const send = options.fetch ?? fetch;
   const baseUrl = address(options.baseUrl);
   const client = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer ${options.token}` }, fetch: send });
-  return Object.assign(client, {
+  return Object.assign(client as unknown as Omit<Aftermind, "events">, {  // the same methods, with narrower types
     events: (userId: string, more: EventOptions = {}) => listen({ ...options, baseUrl }, send, userId, more),
   });
 }

@@ -43,6 +43,30 @@ test("an address may end with the version, and has to be one", async () => {
   assert.throws(() => createAftermind({ baseUrl: "", token }), /baseUrl="": it has to be the service's address/);
 });
 
+test("a misspelt field or option is an error of the compiler, and of the service", async () => {
+  const params = { path: { user_id: `ts-typo-${Date.now()}` } };
+  const refused = await Promise.all([
+    // @ts-expect-error: session_id
+    client.POST("/v1/users/{user_id}/turns", { params, body: { messages: "x", sesion_id: "s" } }),
+    // @ts-expect-error: token_budget
+    client.POST("/v1/users/{user_id}/recall", { params, body: { query: "x", budget: 5 } }),
+    // @ts-expect-error: everything
+    client.POST("/v1/users/{user_id}/forget", { params, body: { everthing: true } }),
+    // @ts-expect-error: body
+    client.POST("/v1/users/{user_id}/recall", { params, boddy: { query: "x" } }),
+    // @ts-expect-error: a body is needed
+    client.POST("/v1/users/{user_id}/recall", { params }),
+  ]);
+  assert.deepEqual(refused.map((each) => each.response.status), [422, 422, 422, 422, 422]);
+
+  const facts = await client.GET("/v1/users/{user_id}/facts", { params });
+  assert.deepEqual(facts.data?.items, []);
+  const users = await client.GET("/v1/users");
+  assert.ok(users.data);
+  // @ts-expect-error: of the answer
+  assert.equal(facts.data.itms, undefined);
+});
+
 test("a listener that comes again gets what it missed, in order and once", async () => {
   const user_id = `ts-again-${Date.now()}`;
   const path = { user_id };
