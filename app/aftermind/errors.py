@@ -345,7 +345,8 @@ class DrainTimeout(Unavailable):
         self.user_id, self.timeout, self.pending_turns, self.jobs = user_id, timeout, pending_turns, jobs
         super().__init__(
             f"user {user_id!r}: after {timeout:g} s, pending turns: {pending_turns}, unfinished jobs: {jobs}. "
-            "Nothing is lost. Do workers run? See `aftermind status`."
+            "Nothing is lost. Allow more time than AFTERMIND_EXTRACT_QUIET_SECONDS; if that is not enough, see whether "
+            "workers run: `aftermind status`."
         )
 
 

@@ -23,7 +23,16 @@ KINDS = frozenset({"history", "facts", "summary", "profile", "blocks"})
 
 
 # What facts.query() and other memory systems call these options.
-SYNONYMS = {"as_of": "known_at", "top_k": "limit", "k": "limit", "max_tokens": "token_budget", "threshold": "min_score"}
+SCOPE = ("user_id", "session_id", "agent_id", "namespace", "group")  # named at each call, besides the options
+SYNONYMS = {
+    "user": "user_id",
+    "session": "session_id",
+    "as_of": "known_at",
+    "top_k": "limit",
+    "k": "limit",
+    "max_tokens": "token_budget",
+    "threshold": "min_score",
+}
 
 
 class RecallMode(StrEnum):
@@ -113,8 +122,8 @@ class Query:
         unknown = options.keys() - RecallOptions.__annotations__.keys()
         if unknown:
             name = min(unknown)
-            near = nearest_name(name, RecallOptions.__annotations__, SYNONYMS)
-            hint = f"Did you mean {near}?" if near else f"It has {', '.join(RecallOptions.__annotations__)}."
+            near = nearest_name(name, (*SCOPE, *RecallOptions.__annotations__), SYNONYMS)
+            hint = f"Did you mean {near}?" if near else f"It has {', '.join((*SCOPE, *RecallOptions.__annotations__))}."
             raise TypeError(f"recall has no option {name!r}. {hint}")
         asked: RecallOptions = {**_DEFAULTS, **(defaults or {})}
         asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]

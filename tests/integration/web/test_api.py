@@ -52,7 +52,7 @@ def test_what_a_recall_answers_is_the_json_of_its_schema(api: httpx.Client, user
     assert {each["kind"] for each in scored.json()} >= {"episode"}
 
 
-BY_FASTAPI = {"by": "fastapi"}  # a recall with a query string is not answered by `DirectRecall`
+BY_FASTAPI = {"anonymous": "false"}  # a recall with a query string is not answered by `DirectRecall`
 
 
 @pytest.mark.parametrize("suffix", ["", "/scored"])
@@ -374,3 +374,15 @@ def test_names_of_one_entity_are_merged(api: httpx.Client, user: str) -> None:
     assert merged.status_code == 200
     assert [(fact["subject"], fact["object"]) for fact in merged.json()] == [("Melanie", "tea")]
     assert refused.status_code == 422
+
+
+def test_a_misspelt_parameter_is_refused_and_not_ignored(api: httpx.Client, user: str) -> None:
+    api.post(f"/v1/users/{user}/turns", json={"messages": ["I live in Porto."], "session_id": "one"})
+
+    misspelt = api.get(f"/v1/users/{user}/episodes", params={"sesion_id": "two"})
+    unknown = api.get(f"/v1/users/{user}/profile", params={"colour": "red"})
+
+    assert (misspelt.status_code, misspelt.json()["field"]) == (422, "sesion_id")
+    assert "Did you mean session_id?" in misspelt.json()["detail"]
+    assert (unknown.status_code, unknown.json()["field"]) == (422, "colour")
+    assert api.get(f"/v1/users/{user}/episodes", params={"session_id": "two"}).json()["items"] == []

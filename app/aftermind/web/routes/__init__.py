@@ -1,8 +1,12 @@
 """The JSON API, one file per resource. The path names the user, the API key determines the namespace."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
 
+from aftermind import errors
+from aftermind.nearest_name import nearest_name
 from aftermind.web import problem_details
+from aftermind.web.auth import TOKEN_PARAMETER
 from aftermind.web.routes import (
     audit,
     blocks,
@@ -43,9 +47,26 @@ MODULES = (
 )
 
 
+async def refuse_unknown_parameters(request: Request) -> None:
+    """A list would ignore a misspelt filter, and return everything. Raises `InvalidQuery`."""
+    if not request.query_params:
+        return
+    route: APIRoute = request.scope["route"]
+    operation = request.app.openapi()["paths"].get(VERSION + route.path_format, {}).get(request.method.lower(), {})
+    known = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+    known |= {"anonymous", "user_id", TOKEN_PARAMETER}  # they are read with the key, whatever the endpoint is
+    for name, value in request.query_params.items():
+        if name not in known:
+            near = nearest_name(name, known)
+            hint = f"Did you mean {near}?" if near else f"It has {', '.join(sorted(known)) or 'none'}."
+            raise errors.InvalidQuery(name, value, f"the endpoint has no such parameter. {hint}")
+
+
 def router() -> APIRouter:
     """All of them."""
-    made = APIRouter(prefix=VERSION, responses=problem_details.RESPONSES)
+    made = APIRouter(
+        prefix=VERSION, responses=problem_details.RESPONSES, dependencies=[Depends(refuse_unknown_parameters)]
+    )
     for each in MODULES:
         made.include_router(each.router)
     return made

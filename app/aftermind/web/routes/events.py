@@ -117,5 +117,7 @@ def _number(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:  # of a bigint
-        raise errors.InvalidQuery("Last-Event-ID", cursor, "a cursor is the `id` that an event had.")
+        raise errors.InvalidQuery(
+            "after", cursor, "with the header Last-Event-ID it is the same: a cursor is the `id` that an event had."
+        )
     return int(cursor)
