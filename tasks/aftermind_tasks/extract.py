@@ -13,7 +13,7 @@ from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
-from aftermind.types.assertion import Assertion, RecordedAssertion
+from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
@@ -159,7 +159,7 @@ def _sourced(claims: Sequence[Assertion], alive: set[EpisodeId]) -> list[Asserti
 
 
 def _outcome(episode: Episode, claims: Sequence[Assertion], lease: Lease, name: str, reason: str) -> MiningOutcome:
-    count = sum(episode.id in claim.sources for claim in claims)
+    count = sum(episode.id in claim.sources for claim in claims if claim.operation is not Operation.END)
     if episode.mark is not None:
         reason = episode.mark
     elif not detect.may_become_fact(episode.role, episode.metadata):

@@ -172,8 +172,8 @@ async def health(parts: Parts) -> Health:
                 looks.append(_check(JOBS, lambda: _jobs(parts), needed=False))
             looks.append(_check("spool", lambda: _spool(parts.settings, spooled), needed=False))
             looks.append(_check("models", lambda: _models(gate), needed=False))
-            looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
+        looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
         looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
         looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
@@ -298,8 +298,10 @@ async def _vectors(parts: Parts) -> str:
     if parts.embedders is None:
         return "one embedder"
     stored, configured = await parts.embedders()
-    if stored is None or configured is None:
+    if configured is None:
         return "not compared: no embedder is configured"
+    if stored is None:
+        return "none is stored yet"
     if configured not in stored:
         return f"!{errors.EmbedderMismatch(stored.active, configured)} Recall is lexical only."
     if stored.standby is not None:

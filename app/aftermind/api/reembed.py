@@ -213,7 +213,7 @@ class Reembeddings:
         """What questions find by the active and by the standby embedder, each compared with every episode.
 
         Without `questions` the newest messages of users are asked, one of each of up to `sample` users. Raises
-        `NoReembedding`, and `InvalidSettings` if an embedder cannot be made from its name.
+        `NoReembedding`, and `InvalidSettings` if an embedder is neither this memory's nor can be made from its name.
         """
         stored = (await self._vectors.read()).stored
         if stored.standby is None:
@@ -245,9 +245,13 @@ class Reembeddings:
     async def _recall(
         self, searches: Searches, search: EpisodeSearch, identity: EmbedderIdentity, providers: Providers
     ) -> Recall:
-        embedder = await asyncio.to_thread(factory.make_embedder_for, identity, self._settings, providers=providers)
+        own = self._embedder
+        if own is not None and await asyncio.to_thread(embedder_identity, own) == identity:
+            embedder: Embedder | None = own
+        else:
+            embedder = await asyncio.to_thread(factory.make_embedder_for, identity, self._settings, providers=providers)
         if embedder is None:
-            why = "it cannot be made from its name; only hash, openai and local embedders can be compared."
+            why = "it cannot be made from its name. Pass the object: Memory(embedder=…)."
             raise errors.InvalidSettings("embedder", str(identity), why)
         budgets = {"recall_budget_seconds": COMPARE_SECONDS, "query_embedding_budget_seconds": COMPARE_SECONDS}
         return Recall(

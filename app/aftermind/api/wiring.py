@@ -294,6 +294,7 @@ def _in_process_services(
         operations=db,
         job_operations=local_job_admin,
         operations_namespace=None,
+        embedders=partial(_embedders, db, store, embedder),
         stored_keys=InMemoryApiKeys(db),
         dead_letters=InMemoryDeadLetters(db),
         replays=replays,
@@ -387,12 +388,6 @@ def _postgres_services(
 
         await migrate.check(db.url, allow_owner=settings.allow_owner, password_file=secret)
 
-    async def embedders() -> tuple[StoredEmbedders | None, EmbedderIdentity | None]:
-        # In a thread: a local model is loaded for its identity.
-        configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
-        async with db.transaction(read_only=True) as tx:
-            return await store.stored_embedders(tx), configured
-
     async def local_turns(owner: Scope) -> list[Turn]:
         """Those of a tenant that has moved may also be spooled for its former database."""
         found = await outboxes.local_turns(owner)
@@ -431,7 +426,7 @@ def _postgres_services(
         routing=routing,
         outboxes=outboxes,
         check_schema=check_schema,
-        embedders=embedders,
+        embedders=partial(_embedders, db, store, embedder),
         redis=link,
         pending=pending,
         confirm=delivery.confirm,
@@ -491,6 +486,16 @@ async def _open_embedder(
 
 def _override_rules(settings: Settings) -> OverrideRules:
     return OverrideRules(extractors=factory.replayable(settings), limits=limits(settings))
+
+
+async def _embedders(
+    db: Database, store: Store, embedder: Embedder | None
+) -> tuple[StoredEmbedders | None, EmbedderIdentity | None]:
+    """Those whose vectors are stored, and the configured one."""
+    # In a thread: a local model is loaded for its identity.
+    configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
+    async with db.transaction(read_only=True) as tx:
+        return await store.stored_embedders(tx), configured
 
 
 async def _identify(embedder: Embedder | None) -> EmbedderIdentity:

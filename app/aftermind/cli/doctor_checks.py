@@ -234,11 +234,18 @@ async def record_store(found: Addresses, settings: Settings) -> list[Finding]:
     """A store other than Postgres: whether it answers, and its jobs. It is opened once: one process is one writer."""
     parts = open_parts(found, settings)
     try:
-        part = next(part for part in (await health(parts)).parts if part.name == "store")
-        if part.state != "ok":
+        seen = {part.name: part for part in (await health(parts)).parts}
+        store, vectors = seen["store"], seen["vectors"]
+        if store.state != "ok":
             remedy = "Correct AFTERMIND_DATABASE_URL, or start the server that it names."
-            return [Finding(what="store", seen=part.detail, verdict=Verdict.BAD, remedy=remedy)]
-        return [Finding(what="store", seen=f"{found.scheme}: {part.detail}"), *await _jobs(parts, found)]
+            return [Finding(what="store", seen=store.detail, verdict=Verdict.BAD, remedy=remedy)]
+        findings = [Finding(what="store", seen=f"{found.scheme}: {store.detail}")]
+        if vectors.state == "ok":
+            findings.append(Finding(what="vectors", seen=vectors.detail))
+        else:
+            remedy = "Set AFTERMIND_EMBEDDER to the stored embedder, or run `aftermind reembed start`."
+            findings.append(Finding(what="vectors", seen=vectors.detail, verdict=Verdict.BAD, remedy=remedy))
+        return findings + await _jobs(parts, found)
     finally:
         await parts.close()
 
@@ -641,9 +648,11 @@ def _paused_by(pause: JobPause) -> str:
 
 def _backlog(what: str, count: int, age: float, kind: str, found: Addresses) -> Finding:
     if count and age > OLD_WORK:
-        queue = f" --queues {queues.QUEUE_OF[JobKind(kind)]}" if found.broker else ""
-        remedy = f"Too few workers process them, or none. Run `aftermind worker{queue}`, and check the logs."
-        return Finding(
-            what=what, seen=f"{count:,} pending, the oldest for {age:.0f} s", verdict=Verdict.BAD, remedy=remedy
-        )
+        remedy = "Too few workers process them, or none. Run `aftermind worker --queues "
+        remedy += f"{queues.QUEUE_OF[JobKind(kind)]}`, and check the logs."
+        verdict = Verdict.BAD
+        if found.is_in_process and not found.broker:
+            remedy = "They run while a process has the store open: your application, or `aftermind worker`."
+            verdict = Verdict.WARNING
+        return Finding(what=what, seen=f"{count:,} pending, the oldest for {age:.0f} s", verdict=verdict, remedy=remedy)
     return Finding(what=what, seen=f"{count:,} pending")

@@ -94,6 +94,10 @@ def evaluation(
         return
     if (file is None) == (not from_facts):
         raise errors.InvalidGoldSet("file", file, "name a file, or draw questions with --from-facts.")
+    if any(each.partition("=")[0].strip() == "token_budget" for each in (*(set_ or ()), *(against or ()))):
+        raise errors.InvalidGoldSet(
+            "set", "token_budget", "in_block is measured at the budgets of --budget: name these."
+        )
     chosen = [parse_assignments(each or ()) for each in ((set_, against) if against else (set_,))]
     if fit and (against or sample or budget or extract):
         why = "it takes all questions, and compares by itself. Leave out --against, --sample, --budget and --extract."

@@ -1,6 +1,6 @@
 """Applies assertions in the order in which they were made; the result is the current facts."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -34,6 +34,8 @@ class Folding:
         claim = said.claim
         if claim.operation is Operation.RETRACT:
             self._retract(claim)
+        elif claim.operation is Operation.END:
+            self._end(claim)
         elif claim.cardinality is Cardinality.SINGLE:
             self._assert_single(claim, said.extractor)
         else:
@@ -57,9 +59,13 @@ class Folding:
     def _assert_single(self, claim: Assertion, extractor: str) -> None:
         start = _begins(claim)
         timeline = sorted(self._with_predicate(claim.predicate), key=effective_start)
-        before = next((fact for fact in reversed(timeline) if effective_start(fact) <= start), None)
         after = next((fact for fact in timeline if effective_start(fact) > start), None)
-        covering = before if before and (before.valid_to is None or start < before.valid_to) else None
+        # More than one where the predicate was multi-valued before.
+        covering = [
+            fact
+            for fact in timeline
+            if effective_start(fact) <= start and (fact.valid_to is None or start < fact.valid_to)
+        ]
         same = next((fact for fact in timeline if _touches(fact, claim)), None)
         if same is not None:
             self._again(same, claim)
@@ -84,6 +90,12 @@ class Folding:
             confidence=max(fact.confidence, claim.confidence),
         )
 
+    def _end(self, claim: Assertion) -> None:
+        at = claim.valid_to or claim.said_at
+        for fact in self._same(claim.predicate, claim.object):
+            if fact.valid_to is None and effective_start(fact) <= at:
+                self._again(fact, replace(claim, valid_to=at))
+
     def _retract(self, claim: Assertion) -> None:
         """Retract: the fact ends, and a fact that it had ended is valid again."""
         gone = self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
@@ -100,15 +112,12 @@ class Folding:
     def _same(self, predicate: str, object_: str) -> list[Fact]:
         return [self.rows[id_] for id_ in self._by_object.get((predicate, predicates.folded(object_)), ())]
 
-    def _close(self, fact: Fact | None, at: datetime) -> None:
-        if fact is None:
-            return
-        if (
-            effective_start(fact) >= at
-        ):  # made at the same moment: the later one is a correction, not a change in the world
-            self._drop(fact)
-        else:
-            self._change(fact, valid_to=at)
+    def _close(self, facts: Sequence[Fact], at: datetime) -> None:
+        for fact in facts:
+            if effective_start(fact) >= at:  # of the same moment: the later one is a correction, not a change
+                self._drop(fact)
+            else:
+                self._change(fact, valid_to=at)
 
     def _add(self, claim: Assertion, extractor: str, *, valid_to: datetime | None) -> None:
         id_ = FactId(UUID(int=next(self._numbers)))

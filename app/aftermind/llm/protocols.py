@@ -1,5 +1,6 @@
 """The seam to models: embed, extract, summarise, profile, chat; one method each."""
 
+import inspect
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -9,10 +10,15 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind import errors
 from aftermind.types import Cardinality, EmbedderIdentity, EpisodeId, Fact, Json, Role
 from aftermind.types.assertion import Assertion, Operation
 
 Vectors = NDArray[np.float32]  # shape (texts, dimension)
+REQUIRED_ATTRIBUTES = {
+    "embedder": ("name", "dimension", "inline", "max_batch", "max_batch_tokens", "usd_per_million_tokens", "embed"),
+    "extractor": ("name", "version", "extract"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +141,16 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""
+
+
+def check_own(field: str, given: object) -> None:
+    """Raise `InvalidSettings` if an object that is given as `embedder` or `extractor` lacks what its protocol has."""
+    absent = object()  # not None, which a price may be; and no property is run, which may load a model
+    missing = [each for each in REQUIRED_ATTRIBUTES[field] if inspect.getattr_static(given, each, absent) is absent]
+    if missing:
+        protocol = f"aftermind.llm.protocols.{field.capitalize()}"
+        why = f"it lacks {', '.join(missing)}: see {protocol}, and docs/guides/agents.md for an example."
+        raise errors.InvalidSettings(field, type(given).__name__, why)
 
 
 def embedder_identity(embedder: Embedder) -> EmbedderIdentity:

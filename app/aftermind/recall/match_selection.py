@@ -253,15 +253,21 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 
 
 def decayed(matches: Sequence[Match], *, half_life: timedelta, now: datetime) -> list[Match]:
-    """The matches with each episode's score halved for every half-life since it occurred."""
+    """The matches with each score halved for every half-life since an episode occurred, or a fact became true."""
     found = [
-        replace(match, score=match.score * 0.5 ** (max(now - match.item.occurred_at, timedelta()) / half_life))
-        if isinstance(match.item, Episode)
+        replace(match, score=match.score * 0.5 ** (max(now - since, timedelta()) / half_life))
+        if (since := _since(match.item)) is not None
         else match
         for match in matches
     ]
     found.sort(key=lambda match: -match.score)
     return [replace(match, rank=rank) for rank, match in enumerate(found, start=1)]
+
+
+def _since(item: object) -> datetime | None:
+    if isinstance(item, Episode):
+        return item.occurred_at
+    return item.valid_from or item.recorded_at if isinstance(item, Fact) else None
 
 
 def reinforced(matches: Sequence[Match], counts: Mapping[UUID, FeedbackCount], *, weight: float) -> list[Match]:

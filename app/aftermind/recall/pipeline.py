@@ -533,12 +533,17 @@ class Recall:
         if run.time.orders_turns:
             preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
             _keep_likely(run, preferred, least=run.min_score)
-        if self._settings.recall_half_life_days and run.time.end is None:
-            half_life = timedelta(days=self._settings.recall_half_life_days)
-            run.matches = match_selection.decayed(run.matches, half_life=half_life, now=query.known_at or run.now)
+        run.matches = self._decayed(run, run.matches)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
             _keep_likely(run, diversify_sessions(run.matches), least=query.min_score)
+
+    def _decayed(self, run: _Run, matches: list[Match]) -> list[Match]:
+        """Likelier the newer they are, if the settings say so and the question names no period."""
+        days = self._settings.recall_half_life_days
+        if not days or run.time.end is not None:
+            return matches
+        return match_selection.decayed(matches, half_life=timedelta(days=days), now=run.query.known_at or run.now)
 
     async def _apply_feedback(self, run: _Run, route: Route) -> None:
         """Read counts where they may change something: no statement for a user without procedures, by default."""
@@ -693,7 +698,7 @@ class Recall:
         weight, judged = self._settings.recall_feedback_weight, match_selection.judged(scored, run.feedback)
         confident = match_selection.confident(judged)
         reinforced = match_selection.reinforced(confident, run.feedback, weight=weight)
-        facts = [match for match in reinforced if match.score >= run.query.min_score]
+        facts = [match for match in self._decayed(run, reinforced) if match.score >= run.query.min_score]
         run.available += len(facts)
         if run.excluded is not None:
             known = {fact.id for fact in run.facts}
@@ -724,6 +729,7 @@ class Recall:
             tails=list(sessions),
             exact_rows=self._settings.exact_search_max_rows,
             facts="facts" in run.query.load,
+            past=run.time.is_past,
             near=None if run.vector is None else run.near,
             along=self._block_request(run, ()),
             unstored=self._settings.pending_recalled + 1 if self._settings.pending_recalled else 0,

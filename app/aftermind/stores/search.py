@@ -54,7 +54,8 @@ class Search:
     of the nearest turns if `sentences` is set. `wanted` selects episodes that
     may match (their neighbours are read anyway), `known_at` hides those remembered later. `tails` are sessions whose
     last turns are included, as neighbours of pending turns. `exact_rows` is the number of an owner's episodes up to
-    which every vector is compared, instead of the vector index. `facts` False leaves facts out. `near` are candidates
+    which every vector is compared, instead of the vector index. `facts` False leaves facts out; with `past` those that
+    are true no more count as well. `near` are candidates
     of an index outside the store, which replace its own vector search: ids that the owner does not have are ignored.
     `along` are further parts for a block in addition to the matches: a backend may read them in the same round trip.
     `unstored` is the maximum number of turns to include that the ledger accepted and no store job has committed.
@@ -70,6 +71,7 @@ class Search:
     tails: Sequence[str | None] = ()
     exact_rows: int = 8_000
     facts: bool = True
+    past: bool = False
     near: Sequence[EpisodeId] | None = None
     along: "BlockRequest | None" = None
     unstored: int = 0
@@ -77,7 +79,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactHit:
-    """A current fact that shares words with the query: its matching terms, by index, and its source turns.
+    """A fact that shares words with the query: its matching terms, by index, and its source turns.
 
     `having` is the number of facts with each of these terms.
     """
@@ -202,7 +204,7 @@ def former_of(former: Sequence[Fact], wanted: BlockRequest) -> list[Fact]:
     shown = frozenset(wanted.ids)
     true_then = [fact for fact in former if wanted.then is not None and fact.is_valid_at(wanted.then)]
     past = former[:NEWEST_FACTS] if wanted.past else ()
-    near = {fact.id for fact in (*true_then[:NEWEST_FACTS], *past)}
+    near = {*wanted.facts, *(fact.id for fact in (*true_then[:NEWEST_FACTS], *past))}
     return [fact for fact in former if fact.id in near or not shown.isdisjoint(fact.sources)]
 
 

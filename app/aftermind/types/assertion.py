@@ -10,10 +10,14 @@ from aftermind.types.scope import EpisodeId
 
 
 class Operation(StrEnum):
-    """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was."""
+    """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was.
+
+    `end` ends at `valid_to` what another assertion states, whichever is extracted first; alone it states nothing.
+    """
 
     ASSERT = "assert"
     RETRACT = "retract"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

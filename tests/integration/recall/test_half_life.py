@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aftermind import Memory, Message, Settings
+from aftermind import Episode, Memory, Message, Settings
 
 NOW = datetime.now(UTC)
 OLD = Message(role="user", content="My favourite tea is green tea from Uji.", occurred_at=NOW - timedelta(days=400))
@@ -33,3 +33,18 @@ async def test_a_query_that_names_a_period_ignores_the_half_life() -> None:
     year = OLD.occurred_at.strftime("%B %Y")  # type: ignore[union-attr]
 
     assert await _first(30, f"What was my favourite tea in {year}?") == OLD.content
+
+
+async def test_old_messages_come_before_facts_that_have_nothing_in_common_with_the_question() -> None:
+    rent = "The landlord raised the rent to 900 euros."
+    settings = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0, recall_half_life_days=90)
+    async with Memory("inmemory", settings=settings) as memory:
+        for text in ("I speak German.", "I like tea.", "I have a cat.", "I live in Oslo.", rent):
+            said = Message.user(text, occurred_at=NOW - timedelta(days=900))
+            await memory.remember(said, user_id="ann", session_id=text)
+        await memory.drain(user_id="ann", timeout=30)
+        first, *others = await memory.recall_scored("How much is the rent of my landlord?", user_id="ann")
+
+    assert isinstance(first.item, Episode)
+    assert first.item.content == rent
+    assert others, "facts are shown after it"

@@ -38,10 +38,9 @@ def claim(
     )
 
 
-def numbered(parts: Sequence[tuple[str, str, bool, int | None, int | None]]) -> list[Assertion]:
+def numbered(parts: Sequence[tuple[str, str, Operation, int | None, int | None]]) -> list[Assertion]:
     found = []
-    for number, (predicate, object_, is_taken_back, begins, ends) in enumerate(parts):
-        operation = Operation.RETRACT if is_taken_back else Operation.ASSERT
+    for number, (predicate, object_, operation, begins, ends) in enumerate(parts):
         told = begins is not None and ends is not None and begins < ends
         found.append(
             claim(number, predicate, object_, operation, begins=ends if told else begins, ends=begins if told else ends)
@@ -52,7 +51,7 @@ def numbered(parts: Sequence[tuple[str, str, bool, int | None, int | None]]) -> 
 PART = st.tuples(
     st.sampled_from(["lives_in", "likes", "dislikes"]),
     st.sampled_from(["Oslo", "Rome", "Bonn"]),
-    st.sampled_from([False, False, False, True]),
+    st.sampled_from([*3 * [Operation.ASSERT], Operation.RETRACT, Operation.END]),
     st.none() | st.integers(0, 6),
     st.none() | st.integers(0, 6),
 )
@@ -127,6 +126,18 @@ def test_a_retraction_that_was_mined_first_takes_back_what_was_said_before_it() 
     known.hear([claim(3, LIVES, "Rome")])
 
     assert known.spans() == [("Oslo", 0, 3), ("Rome", 3, None)], "said again afterwards, it holds"
+
+
+def test_an_end_that_was_mined_first_ends_what_was_said_before_it_and_states_nothing_alone() -> None:
+    known = Believing()
+    known.hear([claim(2, LIVES, "Rome", Operation.END)])
+    assert known.spans() == []
+
+    known.hear([claim(1, LIVES, "Rome")])
+    assert known.spans() == [("Rome", 1, 2)]
+
+    known.hear([claim(3, LIVES, "Rome")])
+    assert known.spans() == [("Rome", 1, 2), ("Rome", 3, None)], "said again afterwards, it holds"
 
 
 def test_who_came_back_before_we_heard_that_they_left_is_back() -> None:

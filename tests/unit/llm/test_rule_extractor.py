@@ -19,8 +19,8 @@ def turn(text: str, *, role: Role = Role.USER, name: str | None = None, trusted:
 
 
 def shown(claim: Assertion) -> str:
-    """`predicate object`, with a minus for a retraction, `>` before a start and `<` before an end."""
-    sign = "-" if claim.operation is Operation.RETRACT else ""
+    """`predicate object`, with `-` for a retraction, `~` for an end, `>` before a start and `<` before an end."""
+    sign = {Operation.RETRACT: "-", Operation.END: "~"}.get(claim.operation, "")
     start = f" >{claim.valid_from.date()}" if claim.valid_from else ""
     end = f" <{claim.valid_to.date()}" if claim.valid_to else ""
     return f"{sign}{claim.predicate} {claim.object}{start}{end}"
@@ -273,7 +273,7 @@ async def test_a_correction_reaches_the_profile() -> None:
         ("Sorry, I meant Bern, not Berlin.", ["-lives_in Berlin", "lives_in Bern"]),
         ("I left Google.", ["works_at Google <2024-06-12"]),
         ("I left Berlin in 2023.", ["lives_in Berlin <2023-01-01"]),
-        ("I left Starbucks early.", []),
+        ("I left Starbucks early.", [f"~{each} Starbucks <2024-06-12" for each in ("lives_in", "works_at", "attends")]),
         ("Ich meinte Bern, nicht Berlin.", ["-lives_in Berlin", "lives_in Bern"]),
         ("J'ai quitté Google.", ["works_at Google <2024-06-12"]),
         ("Dejé Google.", ["works_at Google <2024-06-12"]),
@@ -290,8 +290,11 @@ def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[st
     assert [shown(claim) for claim in claims_in(turn(sentence), beliefs)] == expected
 
 
-def test_a_correction_of_another_speaker_changes_nothing() -> None:
-    assert claims_in(turn("I left Google."), [Belief("Melanie", "works_at", "Google")]) == ()
+def test_a_correction_of_another_speaker_states_nothing() -> None:
+    claims = claims_in(turn("I left Google."), [Belief("Melanie", "works_at", "Google")])
+
+    assert {claim.operation for claim in claims} == {Operation.END}
+    assert {claim.subject for claim in claims} == {"user"}
 
 
 async def test_a_correction_may_follow_in_the_same_request() -> None:

@@ -236,8 +236,12 @@ class _Sentence:
             case FormEffect.CORRECT:
                 yield from self._corrected(found, self._names(rule, groups.get("was") or ""))
             case FormEffect.LEAVE:
-                for each in self._believed(found, rule.predicate.split()):
-                    yield self._claim(each.predicate, each.object, valid_to=end or start or said_at)
+                at, names = end or start or said_at, rule.predicate.split()
+                known = self._believed(found, names)
+                for each in known:
+                    yield self._claim(each.predicate, each.object, valid_to=at)
+                for name in () if known else names:  # what began it may be extracted later
+                    yield self._claim(name, found, operation=Operation.END, valid_to=at)
             case FormEffect.END:
                 yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
             case FormEffect.DENY:

@@ -70,7 +70,9 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         table = vector_table(tx, None if stored is None else stored.active) or VECTOR_TABLES[0]
         rows, vectors = await mem(tx).owned("episodes", owner), await mem(tx).owned(table, owner)
         then = search.known_at
-        facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else ()
+        facts = await self.facts(tx, owner, as_of=then, known_at=then, limit=1_000_000) if search.facts else []
+        if search.facts and search.past:
+            facts = [*facts, *await self._former_facts(tx, owner, then)]
         models = (await self.ranking_models(tx, owner.namespace)).get(search.embedder.key if search.embedder else "")
         if stored is not None and search.embedder is not None and search.embedder != stored.active:
             search = replace(search, vector=None, near=None)

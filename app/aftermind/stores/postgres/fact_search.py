@@ -12,13 +12,15 @@ MAX_FACTS_PER_TERM = 500  # rows of one term that are read, as for episodes
 
 _BELIEVED = """
     f.superseded_at IS NULL
-    AND (f.valid_from IS NULL OR f.valid_from <= now()) AND (f.valid_to IS NULL OR f.valid_to > now())
+    AND (f.valid_from IS NULL OR f.valid_from <= now())
+    AND (f.valid_to IS NULL OR f.valid_to > now() OR CAST(:past_facts AS boolean))
 """
 _BELIEVED_THEN = """
     f.recorded_at <= coalesce(CAST(:known_at AS timestamptz), 'infinity')
     AND (f.superseded_at IS NULL OR f.superseded_at > CAST(:known_at AS timestamptz))
     AND (f.valid_from IS NULL OR f.valid_from <= coalesce(CAST(:known_at AS timestamptz), now()))
-    AND (f.valid_to IS NULL OR f.valid_to > coalesce(CAST(:known_at AS timestamptz), now()))
+    AND (f.valid_to IS NULL OR f.valid_to > coalesce(CAST(:known_at AS timestamptz), now())
+         OR CAST(:past_facts AS boolean))
 """
 _OWNED = "f.namespace = :namespace AND f.user_id = :user"
 
@@ -28,8 +30,8 @@ FOUND = "(SELECT json_agg(fact)::text FROM told AS fact)"
 def fact_hits_cte(*, filtered: bool) -> str:
     """The steps `sharing` and `fact_hits_cte`, after `asked` and `sized`.
 
-    `sharing`: current facts with their terms (index facts_terms; OFFSET 0 as for episodes). `told`: the best of them by
-    the rarity of their shared terms, with their source episodes.
+    `sharing`: current facts, and with `past_facts` former ones, with their terms (index facts_terms; OFFSET 0 as for
+    episodes). `told`: the best of them by the rarity of their shared terms, with their source episodes.
     """
     return f"""
         sharing AS MATERIALIZED (

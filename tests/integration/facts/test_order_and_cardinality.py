@@ -1,0 +1,31 @@
+"""Facts do not depend on which session is extracted first, nor on when a predicate became single-valued."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aftermind import Cardinality, Memory, Message, Settings
+
+AT_ONCE = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
+
+
+async def test_who_left_before_we_heard_that_they_were_there_has_left(tmp_path: Path) -> None:
+    said = {"I left Acme.": datetime(2025, 9, 1, tzinfo=UTC), "I work at Acme.": datetime(2024, 6, 1, tzinfo=UTC)}
+    async with Memory(f"sqlite:{tmp_path / 'memory.db'}", settings=AT_ONCE) as memory:
+        for text, day in said.items():
+            receipt = await memory.remember([Message.user(text, occurred_at=day)], user_id="zed", session_id=text)
+            await receipt.extracted(timeout=30)
+        current = await memory.facts.query(user_id="zed")
+        (former,) = await memory.facts.query(user_id="zed", as_of=datetime(2025, 1, 1, tzinfo=UTC))
+
+    assert current == []
+    assert (former.text, former.valid_to) == ("user works at Acme", said["I left Acme."])
+
+
+async def test_a_predicate_that_becomes_single_valued_has_one_object_from_the_next_statement_on() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for car in ("a Volvo", "an Audi"):
+            await memory.facts.add("user", "drives", car, user_id="ann")
+        await memory.facts.set_cardinality("drives", Cardinality.SINGLE)
+        await memory.facts.add("user", "drives", "a BMW", user_id="ann")
+
+        assert [fact.object for fact in await memory.facts.query(user_id="ann")] == ["a BMW"]
