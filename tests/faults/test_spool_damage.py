@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from aftermind import Memory
+from aftermind import Health, Memory
 from aftermind.cli import doctor_checks
 from aftermind.settings import Settings
 from aftermind.types import Scope
 from aftermind.types.tombstone import Tombstone
+from aftermind.web.routes.metrics import Now
 from tests.faults.test_agent_killed import acknowledged, start_agent
 from tests.support.faults import kill
 from tests.support.servers import Database
@@ -193,3 +195,28 @@ async def test_damage_is_shown_by_doctor_and_health_until_the_user_is_forgotten(
         assert len(list((tmp_path / "spool").iterdir())) == 1
         await agent.publisher.forget(Tombstone(owner=Scope(user_id="alice"), generation=2**40))
         assert list((tmp_path / "spool").iterdir()) == []
+
+
+async def test_the_spool_is_measured_while_redis_is_away(valkey: Valkey, database: Database, tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, remember_budget_seconds=2.0, redis_timeout_seconds=1.0)
+    async with Memory(database.app_url, broker=valkey.url, settings=settings) as memory:
+        await memory.remember("bees", user_id="alice")
+        with valkey.frozen():
+            assert (await memory.remember("more bees", user_id="alice")).spooled
+            found = await memory.health()
+            rows = generate_latest(_registry_of(found)).decode()
+        await memory.close()
+
+    assert found.waiting is not None
+    assert found.waiting.spooled_bytes > 0
+    assert not found.waiting.is_known
+    assert "aftermind_spool_bytes" in rows
+    assert "aftermind_pending_turns" not in rows, "it would be read as 0"
+    [models] = [part for part in found.parts if part.name == "models"]
+    assert (models.state, models.detail) == ("ok", "not known while Redis does not answer")
+
+
+def _registry_of(health: Health) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(Now(health))
+    return registry

@@ -25,7 +25,7 @@ SECONDS = Histogram(
     "aftermind_batch_seconds",
     "Seconds from claim to close of one batch.",
     ["kind"],
-    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7.5, 10, 15, 20, 30, 45, 60, 120),
 )
 FRESHNESS = Histogram(
     "aftermind_freshness_seconds",

@@ -2,9 +2,11 @@
 
 import asyncio
 import shlex
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 from aftermind import errors
@@ -30,6 +32,9 @@ MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobK
 
 T = TypeVar("T")
 State = Literal["ok", "degraded", "down"]
+
+
+MAX_NAMED = 3  # tenants in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +79,13 @@ class Replica:
 class Waiting:
     """Work outside the ledger: turns and bytes pending in Redis, bells by queue, bytes spooled on this host.
 
-    `spool_damaged` counts the damaged places of the spool whose bytes are kept as `.damaged` files.
+    Without `is_known` Redis does not answer, and turns, bytes and bells are 0. `spool_damaged` counts the damaged
+    places of the spool whose bytes are kept as `.damaged` files.
     """
 
     turns: int = 0
     size_bytes: int = 0
+    is_known: bool = True
     bells: Mapping[str, int] = field(default_factory=dict)
     spooled_bytes: int = 0
     spool_damaged: int = 0
@@ -175,6 +182,8 @@ async def health(parts: Parts) -> Health:
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
         looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
         looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
+        if parts.settings.namespace_tokens_per_day or parts.settings.namespace_usd_per_day:
+            looks.append(_check("budgets", lambda: _budgets(parts), needed=False))
         looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
             asyncio.gather(*looks),
@@ -285,12 +294,38 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     """The reasons of paused providers, shared by all processes; jobs of that kind wait."""
     states = await asyncio.shield(gate)
     if states is None:
-        raise TimeoutError
+        return "not known while Redis does not answer"
     paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"
     pauses = (f"{each.provider} is {each.pause}" for each in paused)
     return f"!{'; '.join(pauses)}. Its jobs wait."
+
+
+async def spent_budgets(parts: Parts) -> list[str]:
+    """Namespaces that have used their model budget of today, as far as the role can see: a sentence each.
+
+    Their jobs of models wait until the next day (UTC). Raises `StoreUnavailable`.
+    """
+    most, dollars = parts.settings.namespace_tokens_per_day, parts.settings.namespace_usd_per_day
+    if not most and not dollars:
+        return []
+    tokens, spent = Counter[str](), defaultdict[str, float](float)
+    async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
+        for row in await parts.job_operations.costs(tx, None, since=datetime.now(UTC).date()):
+            tokens[row.namespace] += 0 if row.kind is JobKind.EMBED else row.tokens_in + row.tokens_out
+            spent[row.namespace] += row.cost_usd
+    return [
+        f"{name} has used its budget of today ({tokens[name]:,} tokens, ${spent[name]:.2f}); its jobs of models wait"
+        for name in sorted(tokens)
+        if (most and tokens[name] >= most) or (dollars and spent[name] >= dollars)
+    ]
+
+
+async def _budgets(parts: Parts) -> str:
+    found = await spent_budgets(parts)
+    shown = [*found[:MAX_NAMED], *([f"and {len(found) - MAX_NAMED} more"] if len(found) > MAX_NAMED else [])]
+    return f"!{'; '.join(shown)}" if found else "none is used up"
 
 
 async def _vectors(parts: Parts) -> str:
@@ -364,18 +399,16 @@ async def _waiting(
         return None
     keys = Keys(parts.settings.redis_prefix)
     listed = queues.QUEUES if len(parts.redis.shards) == 1 else ()  # of a Redis Cluster, the broker is another server
-    try:
+    bells: dict[str, int] = {}
+    with suppress(TimeoutError, errors.AftermindError):  # the spool is asked for anyway: it fills while Redis is away
         async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
             bells = {name: int(await parts.redis.call("LLEN", keys.queue(name))) for name in listed}
-    except (TimeoutError, errors.AftermindError):
-        return None
     backlog, size = await pending, await spooled
-    if backlog is None:
-        return None
     damaged = await asyncio.to_thread(damaged_files, parts.settings.spool_dir)
     return Waiting(
-        turns=backlog.turns,
-        size_bytes=backlog.size_bytes,
+        turns=0 if backlog is None else backlog.turns,
+        size_bytes=0 if backlog is None else backlog.size_bytes,
+        is_known=backlog is not None,
         bells=bells,
         spooled_bytes=size or 0,
         spool_damaged=len(damaged),

@@ -12,6 +12,7 @@ from aftermind.api import conversation_history, process_registry
 from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
+from aftermind.ledger.job_timeline import timeline_of_job
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import (
@@ -130,7 +131,8 @@ class JobAdmin:
         """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.
 
         A step that waits for the end of a pause has the pause as its detail. The id of an episode or a fact needs the
-        namespace. Of a job of several turns: the first one's. Raises `InvalidFilter`.
+        namespace. Of a job of several turns: the first one's; of a job that follows no turn: its own. Raises
+        `InvalidFilter`.
         """
         try:
             asked = any_id if isinstance(any_id, UUID) else UUID(str(any_id))
@@ -140,6 +142,7 @@ class JobAdmin:
             turns = await self._parts.job_operations.turns_of(tx, namespace, asked)
             found = await self._parts.job_operations.timeline(tx, turns) if turns else None
         found = found or await self._pending_timeline(JobId(asked), namespace)
+        found = found or await self._job_timeline(JobId(asked), namespace)
         return found and await self._with_pauses(found)
 
     async def messages(self, job: Job) -> Sequence[Message | Episode]:
@@ -243,6 +246,13 @@ class JobAdmin:
             if pause is not None and step.state in WAITING_STATES:
                 steps[place] = replace(step, detail=pause.summary())
         return replace(found, steps=tuple(steps))
+
+    async def _job_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
+        async with self._reading(namespace) as tx:
+            jobs = await self._parts.job_operations.list_jobs(
+                tx, JobFilter(ids=(job_id,), namespace=namespace), limit=1
+            )
+        return timeline_of_job(jobs[0], await self._parts.ledger.attempts(job_id)) if jobs else None
 
     async def _pending_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
         turn = None if self._parts.pending is None else await self._parts.pending.find(job_id)

@@ -411,6 +411,7 @@ def _add_waiting(found: Sequence[Waiting]) -> Waiting:
         bells[queue] += count
     return Waiting(
         turns=sum(each.turns for each in found),
+        is_known=all(each.is_known for each in found),
         size_bytes=sum(each.size_bytes for each in found),
         bells=dict(bells),
         spooled_bytes=sum(each.spooled_bytes for each in found),

@@ -20,6 +20,7 @@ from aftermind.api.health import (
     pending_age,
     read_pauses,
     resume_command,
+    spent_budgets,
     spooled_bytes,
 )
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
@@ -288,6 +289,10 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
             remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
             said = f"{row.dead:,} dead letters"
             findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
+    remedy = "They continue at 00:00 UTC, or with a larger AFTERMIND_NAMESPACE_TOKENS_PER_DAY or _USD_PER_DAY."
+    findings += [
+        Finding(what="budget", seen=each, verdict=Verdict.WARNING, remedy=remedy) for each in await spent_budgets(parts)
+    ]
     findings += [
         Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")
         for each in states

@@ -137,7 +137,8 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
         whole = await _whole_id(memory, any_id, where)
         found = await memory.job_admin.timeline(whole, namespace=where)
         if found is None:
-            raise errors.InvalidFilter("id", whole, await _why_no_timeline(memory, whole, where))
+            why = f"no job, episode or fact of namespace {where!r} has it. --namespace names another one."
+            raise errors.InvalidFilter("id", whole, why)
         return found
 
     found = terminal.with_memory(work)
@@ -149,16 +150,6 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
         shown.add_row(after, step.name, step.state or "", lasted, job, terminal.one_line(step.detail or ""))
     terminal.show(shown, wide=wide)
     return found
-
-
-async def _why_no_timeline(memory: Memory, whole: str, namespace: str) -> str:
-    jobs = await memory.job_admin.list(JobFilter(ids=(JobId(UUID(whole)),), namespace=namespace), limit=1)
-    if jobs:
-        return (
-            f"it is a job of no single turn ({jobs[0].kind}), such as a step of a re-embedding. `aftermind jobs list "
-            f"--id {whole}` shows its state, `aftermind dead-letters get {whole}` its attempts."
-        )
-    return f"no job, episode or fact of namespace {namespace!r} has it. --namespace names another one."
 
 
 async def _whole_id(memory: Memory, given: str, namespace: str) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
+from aftermind.types.job import Attempt
 from aftermind.types.job_admin import Timeline, TimelineStep
 
 MAX_TURNS = 50  # of one job that a timeline names
@@ -37,6 +38,19 @@ def build_timeline(
         episode_ids=tuple(episode_ids),
         fact_ids=tuple(fact_id for fact_id, _ in facts),
         steps=tuple(sorted(steps, key=lambda step: (step.at, step.name != "accepted"))),
+    )
+
+
+def timeline_of_job(job: Job, attempts: Sequence[Attempt]) -> Timeline:
+    """The processing of a job that follows no turn, such as a summary of a session or a step of a re-embedding."""
+    return Timeline(
+        job_id=job.id,
+        owner=job.scope,
+        accepted_at=job.created_at,
+        turns=(),
+        episode_ids=(),
+        fact_ids=(),
+        steps=tuple(_job_steps(job, attempts, job.created_at)),
     )
 
 

@@ -117,8 +117,8 @@ class ProviderLimiter:
     async def report(self, provider: str, error: errors.AftermindError | None, *, tokens: int = 0) -> None:
         """Report the end of a call of about `tokens`.
 
-        A refusal because of the request itself has no information about the provider, and the failure of a large call
-        none about others. A success of any size closes both breakers.
+        A refusal because of the request itself is an answer, which ends a pause as a success does; the failure of a
+        large call says nothing about others. An answer of any size closes both breakers.
         """
         if self._link is None or _unreported.get():
             return
@@ -178,8 +178,8 @@ _REMEDIES = {
 def _outcome(error: errors.AftermindError | None) -> tuple[str | None, timedelta]:
     """The outcome for the script, and the waiting time that the provider requests."""
     nothing = timedelta(0)
-    if error is None:
-        return "ok", nothing
+    if error is None or isinstance(error, errors.BadModelRequest | errors.BadModelAnswer | errors.ModelRefused):
+        return "ok", nothing  # it answered: a call that tests a paused provider must have a verdict
     if isinstance(error, errors.RateLimited):
         return "limited", error.retry_after or nothing
     if isinstance(error, errors.ModelKeyRefused):

@@ -51,8 +51,8 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert json.loads(got.stdout)["job"]["id"] == str(job)
     for text in ("user         I like tea.", "answer       no JSON", '"episodes":["e"]'):
         assert text in whole.stdout
-    assert "a job of no single turn" in timeline.stderr
-    assert f"dead-letters get {job}" in " ".join(timeline.stderr.split())
+    assert timeline.returncode == 0, timeline.stderr  # its turn is unknown here
+    assert str(job)[-8:] in timeline.stdout
     assert discarded.returncode == 0, discarded.stderr
     assert json.loads(got_discarded.stdout)["job"]["state"] == "discarded"
     assert unknown.returncode == 2

@@ -171,11 +171,32 @@ async def test_a_refused_key_is_said_by_name(links: list[RedisLink]) -> None:
     assert (state.provider, state.why) == ("p", "it refuses our key")
 
 
-@pytest.mark.parametrize(
+ANSWERS = pytest.mark.parametrize(
     "error",
     [errors.BadModelAnswer("p", "x"), errors.BadModelRequest("p", 400, "x"), errors.ModelRefused("p", "x")],
     ids=["unusable answer", "bad request", "policy"],
 )
+
+
+@ANSWERS
+async def test_a_call_that_tests_a_paused_provider_ends_the_pause_by_any_answer(
+    links: list[RedisLink], error: errors.AftermindError
+) -> None:
+    one, other = gates(links)
+    await fail(one, FAILURES, errors.ModelUnavailable("p", "down"))
+    with pytest.raises(errors.ProviderPaused):
+        await other.admit("p")
+
+    with early():
+        await other.admit("p")
+        await other.report("p", error)
+
+    for _ in range(3):
+        await one.admit("p")
+    assert [state.why for state in await one.states()] == [None]
+
+
+@ANSWERS
 async def test_what_is_wrong_with_a_request_is_not_held_against_the_provider(
     links: list[RedisLink], error: errors.AftermindError
 ) -> None:

@@ -107,10 +107,10 @@ class Now:
         waiting = self._health.waiting
         if waiting is None:
             return
-        yield GaugeMetricFamily(
-            "aftermind_pending_turns", "Turns in Redis that no store job has committed.", waiting.turns
-        )
-        yield GaugeMetricFamily("aftermind_pending_bytes", "Their size.", waiting.size_bytes)
+        if waiting.is_known:
+            help_ = "Turns in Redis that no store job has committed."
+            yield GaugeMetricFamily("aftermind_pending_turns", help_, waiting.turns)
+            yield GaugeMetricFamily("aftermind_pending_bytes", "Their size.", waiting.size_bytes)
         yield GaugeMetricFamily(
             "aftermind_spool_bytes", "Turns on the disk of the service's host.", waiting.spooled_bytes
         )
