@@ -1,6 +1,6 @@
 """Operators find jobs, see what happened to a turn, run, cancel and pause jobs, and take that back, on every store."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
@@ -158,12 +158,18 @@ async def test_a_timeline_is_reached_from_the_id_of_a_job_an_episode_or_a_fact(o
 async def test_paused_jobs_wait_and_use_no_attempt_while_others_are_done(operated: Operated) -> None:
     memory, space = operated.memory, operated.memory.namespace
     await memory.job_admin.pause(kind="summarise", namespace=space, reason="maintenance", actor="ops")
-    (paused,) = await put(operated, "alice", delay=timedelta(0))
+    (paused,) = await put(operated, "alice", delay=timedelta(seconds=2))  # workers notice a pause within one
 
     receipt = await memory.remember("I live in Quito.", user_id="bob", session_id="s1")
     await receipt.stored(timeout=PATIENCE_SECONDS)
     other = await memory.remember("I live in Cusco.", user_id="bob", session_id="s2")
     await other.stored(timeout=PATIENCE_SECONDS)
+
+    async def is_due() -> bool:
+        (job,) = await memory.job_admin.list(JobFilter(ids=(paused,)))
+        return job.run_at + timedelta(seconds=1) < datetime.now(UTC)
+
+    await wait_until(is_due, description="it is due for a second")
     (job,) = await memory.job_admin.list(JobFilter(ids=(paused,)))
     (pause,) = await memory.job_admin.pauses(namespace=space)
 

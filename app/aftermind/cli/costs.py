@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind.cli import terminal
-from aftermind.cli.dead_letters import moment
+from aftermind.cli.dead_letters import moment, shorten
 from aftermind.cli.terminal import Namespace
-from aftermind.ledger.protocol import DailyUsage
+from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.memory import Memory
 
 
@@ -37,32 +37,36 @@ def costs(
         )
 
     found = terminal.with_memory(work)
-    terminal.show(_spent(found) if found else "No model usage since then.", wide=wide)
+    terminal.show(_spent(found, with_seconds=wide) if found else "No model usage since then.", wide=wide)
     return found
 
 
-def _spent(found: Sequence[DailyUsage]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("day", "user", "kind", "model"):
-        shown.add_column(title, no_wrap=title in ("day", "kind"), overflow="fold")
-    for title in ("calls", "tokens\nin", "tokens\nout", "USD", "seconds"):
-        shown.add_column(title, justify="right", no_wrap=True)
+def _spent(found: Sequence[DailyUsage], *, with_seconds: bool) -> Table:
+    titles = [
+        "day",
+        "user",
+        "kind",
+        "calls",
+        "tokens in",
+        "out",
+        "USD",
+        *(["seconds"] if with_seconds else []),
+        "model",
+    ]
+    shown = terminal.make_table(*titles, flexible="model")
     for each in found:
-        spent = each.spent
-        counts = (f"{spent.calls:,}", f"{spent.tokens_in:,}", f"{spent.tokens_out:,}")
-        who, model = escape(each.owner.user_id or "anonymous"), escape(spent.model or "")
-        more = (f"{spent.cost_usd:.4f}", f"{spent.latency_ms / 1_000:.1f}")
-        shown.add_row(each.day.isoformat(), who, each.kind, model, *counts, *more)
+        who = each.owner.user_id or "anonymous"
+        who = escape(who if with_seconds else shorten(who))
+        _add_row(shown, each.day.isoformat(), who, each.kind, each.spent.model or "", [each.spent])
     if len(found) > 1:
-        usages = [each.spent for each in found]
-        shown.add_section()
-        shown.add_row(
-            "total",
-            *("", "", ""),
-            f"{sum(each.calls for each in usages):,}",
-            f"{sum(each.tokens_in for each in usages):,}",
-            f"{sum(each.tokens_out for each in usages):,}",
-            f"{sum(each.cost_usd for each in usages):.4f}",
-            f"{sum(each.latency_ms for each in usages) / 1_000:.1f}",
-        )
+        _add_row(shown, "total", "", "", "", [each.spent for each in found])
     return shown
+
+
+def _add_row(shown: Table, day: str, user: str, kind: str, model: str, spent: Sequence[ModelUsage]) -> None:
+    counts = [sum(each.calls for each in spent), sum(each.tokens_in for each in spent)]
+    counts.append(sum(each.tokens_out for each in spent))
+    cells = [day, user, kind, *(f"{count:,}" for count in counts), f"{sum(each.cost_usd or 0 for each in spent):.4f}"]
+    if len(shown.columns) > len(cells) + 1:  # with seconds
+        cells.append(f"{sum(each.latency_ms for each in spent) / 1_000:.1f}")
+    shown.add_row(*cells, terminal.one_line(model))
