@@ -213,7 +213,7 @@ async def test_the_spool_is_measured_while_redis_is_away(valkey: Valkey, databas
     assert "aftermind_spool_bytes" in rows
     assert "aftermind_pending_turns" not in rows, "it would be read as 0"
     [models] = [part for part in found.parts if part.name == "models"]
-    assert (models.state, models.detail) == ("ok", "not known while Redis does not answer")
+    assert (models.state, models.detail) == ("ok", "unknown: Redis does not answer")
 
 
 def _registry_of(health: Health) -> CollectorRegistry:

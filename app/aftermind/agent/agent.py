@@ -60,7 +60,7 @@ class _Run:
 
     @property
     def key_of_part(self) -> str | None:
-        """The key for the part of an answer: the whole one of a retry is stored beside it."""
+        """The key for the part of an answer: the whole one of a retry is stored too."""
         key = self.idempotency_key
         return turn_builder.PromptKey(key, key.prompts, "part") if isinstance(key, turn_builder.PromptKey) else key
 

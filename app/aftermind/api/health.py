@@ -294,7 +294,7 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     """The reasons of paused providers, shared by all processes; jobs of that kind wait."""
     states = await asyncio.shield(gate)
     if states is None:
-        return "not known while Redis does not answer"
+        return "unknown: Redis does not answer"
     paused = [each for each in states if each.why is not None]
     if not paused:
         return "no provider is paused"

@@ -19,7 +19,7 @@ KEY_BYTES = 1_024
 class PromptKey(str):
     """An idempotency key that belongs to the first `prompts` messages: another run gives another answer.
 
-    They are a turn of their own, and the answer is the next one: a run whose model failed can be repeated. `answer`
+    They are one turn, and the answer is the next one: a run whose model failed can be repeated. `answer`
     is what follows them: "answer", of which the first one is kept, or "part" of one that was interrupted.
     """
 

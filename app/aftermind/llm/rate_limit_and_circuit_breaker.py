@@ -118,7 +118,7 @@ class ProviderLimiter:
         """Report the end of a call of about `tokens`.
 
         A refusal because of the request itself is an answer, which ends a pause as a success does; the failure of a
-        large call says nothing about others. An answer of any size closes both breakers.
+        large call has no meaning for others. An answer of any size closes both breakers.
         """
         if self._link is None or _unreported.get():
             return

@@ -539,7 +539,7 @@ class Recall:
             _keep_likely(run, diversify_sessions(run.matches), least=query.min_score)
 
     def _decayed(self, run: _Run, matches: list[Match]) -> list[Match]:
-        """Likelier the newer they are, if the settings say so and the question names no period."""
+        """Newer ones likelier, if a setting asks for it and the question names no period."""
         days = self._settings.recall_half_life_days
         if not days or run.time.end is not None:
             return matches
