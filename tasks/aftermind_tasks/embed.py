@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent
 from aftermind.indexes.sync_with_record_store import index_job
 from aftermind.ledger.protocol import ModelUsage
-from aftermind.llm import token_count
+from aftermind.llm import protocols, token_count
 from aftermind.llm.protocols import Embedder
 from aftermind.ranking import compares_sentences, models_of
 from aftermind.ranking.passages import SpokenTexts, regroup
@@ -163,7 +163,7 @@ async def _embed(runtime: Runtime, share: _Share, leases: Sequence[Lease]) -> di
     started, calls = time.monotonic(), 0
     for part in _parts([text for each in spoken for text in each.texts], share.embedder):
         with extraction_call.evidence_of_failures(flat, extraction_call.HISTORY):
-            made.append(await share.embedder.embed(part))
+            made.append(await protocols.embed(share.embedder, part))
         calls += 1
     rows = regroup(np.concatenate(made), spoken) if made else []
     vectors: dict[EpisodeId, Vector] = {episode.id: row for episode, row in zip(flat, rows, strict=True)}

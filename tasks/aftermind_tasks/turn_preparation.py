@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from aftermind import errors
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection import screening
+from aftermind.llm.protocols import embed
 from aftermind.ranking import compares_sentences, models_of, tokenizer
 from aftermind.ranking.passages import SpokenTexts, regroup
 from aftermind.ranking.tokenizer import IndexedText
@@ -39,7 +41,7 @@ async def prepare(runtime: Runtime, turns: Sequence[Turn]) -> Prepared:
         _terms(runtime, kept),
         _vectors(runtime, kept if is_embedded else ()),
     )
-    return Prepared(marks=marks, vectors=vectors, terms=terms, is_embedded=is_embedded)
+    return Prepared(marks=marks, vectors=vectors or {}, terms=terms, is_embedded=is_embedded and vectors is not None)
 
 
 async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str], IndexedText]:
@@ -54,8 +56,10 @@ async def _terms(runtime: Runtime, turns: Sequence[Turn]) -> dict[tuple[str, str
     return found
 
 
-async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector]:
-    """Vectors of an embedder without I/O; for others, embed jobs compute them."""
+async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, Vector] | None:
+    """Vectors of an embedder without I/O; for others, embed jobs compute them. None: its vectors cannot be used, and a
+    job of each turn keeps the reason.
+    """
     embedder = runtime.embedder
     if embedder is None:
         return {}
@@ -65,9 +69,11 @@ async def _vectors(runtime: Runtime, turns: Sequence[Turn]) -> dict[EpisodeId, V
         episodes = turn.episodes()
         try:
             spoken = [SpokenTexts.of(each.name, each.content, sentences=sentences) for each in episodes]
-            made = await embedder.embed([text for each in spoken for text in each.texts])
+            made = await embed(embedder, [text for each in spoken for text in each.texts])
         except text_process_pool.TextTimeout:
             continue
+        except errors.BadModelAnswer:
+            return None
         found.update(zip((each.id for each in episodes), regroup(made, spoken), strict=True))
         await asyncio.sleep(0)  # other tasks of the loop run between two turns
     return found

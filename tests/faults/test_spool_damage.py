@@ -1,5 +1,7 @@
 """A damaged spool: only the damaged record is lost, its bytes are kept and reported, and all others are delivered."""
 
+import asyncio
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from aftermind.types.tombstone import Tombstone
 from aftermind.web.routes.metrics import Now
 from tests.faults.test_agent_killed import acknowledged, start_agent
 from tests.support.faults import kill
+from tests.support.fork_server import run_module
 from tests.support.servers import Database
 from tests.support.turns import agent_on
 from tests.support.valkey import Valkey, running_valkey
@@ -205,6 +208,8 @@ async def test_the_spool_is_measured_while_redis_is_away(valkey: Valkey, databas
             assert (await memory.remember("more bees", user_id="alice")).spooled
             found = await memory.health()
             rows = generate_latest(_registry_of(found)).decode()
+            env = {"AFTERMIND_DATABASE_URL": database.app_url, "AFTERMIND_BROKER_URL": valkey.url}
+            liveness = await asyncio.to_thread(run_module, ["aftermind.cli", "health"], env={**os.environ, **env})
         await memory.close()
 
     assert found.waiting is not None
@@ -214,6 +219,8 @@ async def test_the_spool_is_measured_while_redis_is_away(valkey: Valkey, databas
     assert "aftermind_pending_turns" not in rows, "it would be read as 0"
     [models] = [part for part in found.parts if part.name == "models"]
     assert (models.state, models.detail) == ("ok", "unknown: Redis does not answer")
+    assert liveness.returncode == 0, "a restart of every worker would not help"
+    assert "redis" in liveness.stderr
 
 
 def _registry_of(health: Health) -> CollectorRegistry:

@@ -1,5 +1,6 @@
 """Files with secrets: only their user reads them, and nobody else can plant them."""
 
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -166,3 +167,15 @@ def test_a_folder_whose_dotenv_cannot_be_read_is_named(tmp_path: Path, monkeypat
             Settings()
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"), [([], ["postgres-replica:5432"]), (["none"], []), (["a:1", "b:2"], ["a:1", "b:2"])]
+)
+def test_secrets_name_the_replicas_that_are_given(tmp_path: Path, given: list[str], hosts: list[str]) -> None:
+    options = [part for each in given for part in ("--replica", each)]
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(tmp_path / "secrets"), *options])
+
+    assert done.exit_code == 0, done.output
+    urls = json.loads((tmp_path / "secrets" / "agent_replica_urls").read_text())
+    assert [url.rpartition("@")[2].partition("/")[0] for url in urls] == hosts

@@ -8,6 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from aftermind import errors
+from aftermind.api.health import spent_budgets
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm.injection import detect, screening
@@ -174,6 +175,8 @@ async def extraction_results(
     found = [*stored, *pending][-limit:]
     if any(each.state is ExtractionState.WAITING for each in found):
         pause = await parts.find_pause(JobKind.EXTRACT, owner.namespace)
+        if pause is None:
+            pause = next(iter(await spent_budgets(parts, owner.namespace)), None)
         if pause is not None:
             found = [replace(each, reason=pause) if each.state is ExtractionState.WAITING else each for each in found]
     return found

@@ -302,8 +302,8 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     return f"!{'; '.join(pauses)}. Its jobs wait."
 
 
-async def spent_budgets(parts: Parts) -> list[str]:
-    """Namespaces that have used their model budget of today, as far as the role can see: a sentence each.
+async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]:
+    """Namespaces that have used their model budget of today, as far as the role can see, or this one: a sentence each.
 
     Their jobs of models wait until the next day (UTC). Raises `StoreUnavailable`.
     """
@@ -312,7 +312,7 @@ async def spent_budgets(parts: Parts) -> list[str]:
         return []
     tokens, spent = Counter[str](), defaultdict[str, float](float)
     async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
-        for row in await parts.job_operations.costs(tx, None, since=datetime.now(UTC).date()):
+        for row in await parts.job_operations.costs(tx, namespace, since=datetime.now(UTC).date()):
             tokens[row.namespace] += 0 if row.kind is JobKind.EMBED else row.tokens_in + row.tokens_out
             spent[row.namespace] += row.cost_usd
     return [

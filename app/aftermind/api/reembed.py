@@ -213,11 +213,16 @@ class Reembeddings:
         """What questions find by the active and by the standby embedder, each compared with every episode.
 
         Without `questions` the newest messages of users are asked, one of each of up to `sample` users. Raises
-        `NoReembedding`, and `InvalidSettings` if an embedder is neither this memory's nor can be made from its name.
+        `NoReembedding`, `ReembeddingConflict` while there is nothing to compare, and `InvalidSettings` if an embedder
+        is neither this memory's nor can be made from its name.
         """
         stored = (await self._vectors.read()).stored
         if stored.standby is None:
             raise errors.NoReembedding()
+        counts = await self._vectors.count()
+        if counts.episodes and not counts.standby:
+            why = f"none of {counts.episodes:,} episodes has a vector of {stored.standby}"
+            raise errors.ReembeddingConflict(why, "`aftermind reembed status` shows the reason, and the progress.")
         drawn = await self._vectors.sample(limit=sample, namespace=namespace, user_id=user_id)
         owner = Scope(namespace=self._settings.namespace if namespace is None else namespace, user_id=user_id)
         providers = Providers(make_limiter(self._settings))
@@ -302,6 +307,9 @@ async def _compare(
     active: Recall, standby: Recall, question: str, owner: Scope, id_: EpisodeId | None
 ) -> RecallDifference:
     query = Query.checked(question, owner, limit=COMPARED + 1, load=["history"], mode=RecallMode.HYBRID)
+    blocks = [await each.recall(query) for each in (active, standby)]
+    if degraded := next((block.degraded for block in blocks if block.degraded), None):
+        raise errors.ReembeddingConflict(f"a question cannot be compared: {degraded}", "Repeat the call after it.")
     before, after = _ids(await active.scored(query), id_), _ids(await standby.scored(query), id_)
     shared = set(before) & set(after)
     size = max(len(before), len(after))

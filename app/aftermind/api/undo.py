@@ -69,7 +69,9 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
     now = await store.now(tx)
     there = {episode.id for episode in await store.episodes(tx, owner, ids)}
     if missing := [each for each in ids if each not in there]:
-        why = "no stored message of this user has this id. A pending one can be forgotten."
+        why = (
+            "no stored message of this user has this id. Of a turn that was just accepted: wait for `receipt.stored()`."
+        )
         raise errors.InvalidQuery("ids", str(missing[0]), why)
     rows = await store.facts(tx, owner, history=True, limit=1_000_000)
     said = await store.recorded_assertions(tx, owner)

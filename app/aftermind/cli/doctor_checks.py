@@ -27,7 +27,7 @@ from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.memory_services import Parts
 from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
 from aftermind.api.wiring import open_parts
-from aftermind.cli import worker_probe
+from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
@@ -545,7 +545,7 @@ async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
 
     seen = await open_reembeddings(found, settings).status()
     stored, counts = seen.reembedding.stored, seen.counts
-    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else "no episodes yet"
+    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else terminal.NO_EPISODES
     findings = [Finding(what="vectors", seen=f"{stored.active} serves: {share}")]
     embedder = factory.embedder(settings)
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)

@@ -90,7 +90,10 @@ def compare(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user. Default: several users.")] = None,
     namespace: Namespace = None,
     sample: Annotated[
-        int, typer.Option(min=1, help="Without a file: number of the newest messages to use as queries.")
+        int,
+        typer.Option(
+            min=1, help="Without a file: how many messages are queries: the newest of each user, or of --user."
+        ),
     ] = 20,
 ) -> Sequence[RecallDifference]:
     """Compare the ten best matches of queries by either embedder: how many are the same, and which differ.
@@ -203,4 +206,4 @@ def _print(found: ReembeddingStatus) -> None:
 
 
 def _share(count: int, total: int) -> str:
-    return f"{count:,} of {total:,} episodes ({count / total:.1%})" if total else "no episodes yet"
+    return f"{count:,} of {total:,} episodes ({count / total:.1%})" if total else terminal.NO_EPISODES

@@ -42,11 +42,17 @@ def secrets(
     ] = Path("secrets"),
     *,
     postgres: Annotated[str, typer.Option(help="Host and port of the primary.")] = "postgres:5432",
-    replica: Annotated[list[str] | None, typer.Option(help="Host and port of a replica; repeat for more.")] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host and port of a replica; repeat for more, or none. Default: postgres-replica:5432.",
+            show_default=False,
+        ),
+    ] = None,
     redis: Annotated[str, typer.Option(help="Host and port of Redis.")] = "redis:6379",
 ) -> dict[str, str | int]:
     """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
-    replicas = ["postgres-replica:5432"] if replica is None else replica
+    replicas = ["postgres-replica:5432"] if replica is None else [each for each in replica if each != "none"]
     users = _redis_users(Settings())
     try:
         private_files.make_folder(folder)

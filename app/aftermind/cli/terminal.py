@@ -32,6 +32,8 @@ from aftermind.types.audit import Action
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
     from aftermind.memory import Memory
 
+# Row-level security hides those of all tenants from other roles than the owner.
+NO_EPISODES = "no episodes that this role sees; AFTERMIND_MIGRATOR_URL counts all"
 P = ParamSpec("P")
 T = TypeVar("T")
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")

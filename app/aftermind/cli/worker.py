@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy
 
 Queues = Annotated[str, typer.Option("--queues", "-Q", help=f"Comma-separated: {', '.join(queues.QUEUES)}; or all.")]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", "-c", min=1, help="Concurrent jobs. Default: by queue.")
+    int | None,
+    typer.Option("--concurrency", "-c", min=1, help="Threads, each with up to 4 jobs of models. Default: by queue."),
 ]
 
 OneDatabase = Annotated[

@@ -181,6 +181,26 @@ class EmbedsQueries(Protocol):
         """As `embed`, of questions."""
 
 
+async def embed(embedder: Embedder, texts: Sequence[str], *, queries: bool = False) -> Vectors:
+    """The vectors of an embedder, checked: one row a text, of its dimension, of finite numbers.
+
+    Raises `BadModelAnswer` for others, and what the embedder raises.
+    """
+    call = embedder.embed_queries if queries and isinstance(embedder, EmbedsQueries) else embedder.embed
+    made = await call(texts)
+    try:
+        rows: Vectors = np.asarray(made, dtype=np.float32)
+    except (TypeError, ValueError) as exc:
+        raise errors.BadModelAnswer(embedder.name, f"its vectors are no array of numbers ({exc})") from exc
+    wanted = (len(texts), embedder.dimension)
+    if rows.shape != wanted:
+        why = f"its vectors have the shape {rows.shape}, and {len(texts)} texts and its dimension need {wanted}"
+        raise errors.BadModelAnswer(embedder.name, why)
+    if not np.isfinite(rows).all():
+        raise errors.BadModelAnswer(embedder.name, "its vectors have numbers that are not finite")
+    return rows
+
+
 class Extractor(Protocol):
     """Turns to assertions. `name` and `version` are stored with each fact.
 

@@ -31,6 +31,7 @@ from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.feedback import FeedbackCount
 
+LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
@@ -86,6 +87,12 @@ def places(
         for row, total, lexical, vector, lexical_window, vector_window, lexical_rank, vector_rank in rows
     ]
     return found, len(order)
+
+
+def admit_period(scores: Scores, frame: Frame, *, start: datetime, end: datetime) -> Scores:
+    """The scores with the turns of a period at `LEAST_IN_PERIOD` at least, also without a word of the question."""
+    within = frame.candidate & (frame.said_at >= start.timestamp()) & (frame.said_at < end.timestamp())
+    return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), scores.total))
 
 
 def burst_scores(

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection import detect, screening
-from aftermind.llm.protocols import Embedder
+from aftermind.llm.protocols import Embedder, embed
 from aftermind.ranking import (
     ComparedPassages,
     Entry,
@@ -221,8 +222,8 @@ class PendingTurns:
         assert self._embedder is not None
         spoken = [SpokenTexts.of(each.name, each.content, sentences=self._sentences) for each in episodes]
         try:
-            made = await self._embedder.embed([text for each in spoken for text in each.texts])
-        except text_process_pool.TextTimeout:
+            made = await embed(self._embedder, [text for each in spoken for text in each.texts])
+        except (text_process_pool.TextTimeout, errors.BadModelAnswer):
             return False
         self._vectors.update(zip((each.id for each in episodes), regroup(made, spoken), strict=True))
         return True

@@ -50,7 +50,7 @@ from aftermind.recall.pending_candidates import (
 )
 from aftermind.recall.query import Query, RecallMode
 from aftermind.recall.query_embeddings import QueryVectors
-from aftermind.recall.question_time import CANDIDATES, QuestionTime, valid_facts
+from aftermind.recall.question_time import CANDIDATES, QuestionTime
 from aftermind.recall.render import as_text, line_of
 from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
@@ -572,7 +572,7 @@ class Recall:
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
-        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)], moment)
+        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)])
         if run.briefing.former:
             run.matches, run.passed_on = match_selection.supersede(
                 run.matches, facts, run.words, moment=moment, is_past=run.time.is_past, start=run.time.start
@@ -580,7 +580,7 @@ class Recall:
             run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if "facts" in run.query.load:
-            run.facts = valid_facts(facts, moment) if run.time.end is not None else [*run.briefing.facts, *then]
+            run.facts = run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *then]
         if run.query.rerank:
             await self._rerank(run)
         ranked = run.matches
@@ -664,6 +664,8 @@ class Recall:
         run.scored = ids, frame, question, frequencies
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
+        if run.time.start is not None and run.time.end is not None:
+            scores = match_selection.admit_period(scores, frame, start=run.time.start, end=run.time.end)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         settings = self._settings
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aftermind import errors
 from aftermind.llm import rate_limit_and_circuit_breaker
-from aftermind.llm.protocols import Embedder, EmbedsQueries, Prepares, embedder_identity
+from aftermind.llm.protocols import Embedder, Prepares, embed, embedder_identity
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import EmbedderIdentity
 from aftermind.wire.redis.client import RedisLink
@@ -83,7 +83,10 @@ class QueryVectors:
         if known is not None:
             return known, None
         if self._embedder.inline:
-            return self._cache(text, await _embed(self._embedder, text)), None
+            try:
+                return self._cache(text, await _embed(self._embedder, text)), None
+            except errors.AftermindError as exc:
+                return None, f"no vector for the question: {exc}"
         task = self._task(text)
         if self._clock() < self._paused_until and not task.done():
             return None, self._loading() or f"{self._embedder.name} does not answer: only a lexical search was made"
@@ -201,6 +204,5 @@ class QueryVectors:
 
 
 async def _embed(embedder: Embedder, text: str) -> Vector:
-    embed = embedder.embed_queries if isinstance(embedder, EmbedsQueries) else embedder.embed
-    vector: Vector = (await embed([text]))[0]
+    vector: Vector = (await embed(embedder, [text], queries=True))[0]
     return vector

@@ -82,11 +82,20 @@ class QuestionTime:
         """Whether it is about the past, and names no period of it."""
         return self.is_past and self.end is None
 
-    def facts_of_then(self, former: Sequence[Fact], moment: datetime) -> list[Fact]:
-        """Of facts that are true no more, those of the time that the question is about; `moment` is in its period."""
-        if self.is_undated_past:
-            return list(former)
-        return valid_facts(former, moment) if self.end is not None else []
+    def facts_of_then(self, former: Sequence[Fact]) -> list[Fact]:
+        """Of facts that are true no more, those of the time that the question is about."""
+        return list(former) if self.is_undated_past else self.valid_facts(former)
+
+    def valid_facts(self, facts: Sequence[Fact]) -> list[Fact]:
+        """The facts that were true at any time of the period; none without one."""
+        if self.start is None or self.end is None:
+            return []
+        return [
+            fact
+            for fact in facts
+            if (fact.valid_from is None or fact.valid_from < self.end)
+            and (fact.valid_to is None or fact.valid_to > self.start)
+        ]
 
     def threshold(self, min_score: float) -> float:
         """The least score that a turn may have before it is preferred, to have `min_score` then."""
@@ -139,8 +148,3 @@ def shifted(score: float, bonus: float) -> float:
     if not bonus or not 0.0 < score < 1.0:
         return score
     return 1 / (1 + exp(-(log(score / (1 - score)) + bonus)))
-
-
-def valid_facts(facts: Sequence[Fact], moment: datetime) -> list[Fact]:
-    """The facts that were true then."""
-    return [fact for fact in facts if fact.is_valid_at(moment)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aftermind import Memory, Message, errors
+from aftermind import JobFilter, Memory, Message, errors
 from aftermind.llm.protocols import Vectors
 
 
@@ -35,6 +35,56 @@ def test_an_object_that_lacks_attributes_is_refused_with_their_names(field: str,
 
     assert attribute in str(refused.value)
     assert "docs/guides/agents.md" in str(refused.value)
+
+
+class WrongEmbedder(LetterEmbedder):
+    """Its vectors are not what its other attributes promise."""
+
+    def __init__(self, *, inline: bool, made: Any) -> None:  # Any: whatever an application's code returns
+        self.inline, self._made = inline, made
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        found: Vectors = self._made(len(texts))
+        return found
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "by a job"])
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda count: np.ones((count, 2)), "the shape (1, 2)"),
+        (lambda count: np.ones((count + 1, 26)), "the shape (2, 26)"),
+        (lambda count: np.full((count, 26), np.nan), "not finite"),
+        (lambda count: [["a"] * 26] * count, "no array of numbers"),
+        (lambda count: None, "the shape ()"),
+    ],
+    ids=["dimension", "rows", "nan", "texts", "nothing"],
+)
+async def test_vectors_that_are_unusable_are_reported_and_take_no_turn_away(
+    made: Any, why: str, *, inline: bool
+) -> None:
+    async with Memory("inmemory", embedder=WrongEmbedder(inline=inline, made=made), extractor="off") as memory:
+        receipt = await memory.remember([Message.user("I keep bees.")], user_id="ann")
+        await receipt.stored(timeout=30)
+        with pytest.raises(errors.JobDead):
+            await receipt.embedded(timeout=30)
+        (job,) = await memory.dead_letters.list(JobFilter())
+        block = await memory.recall("bees", user_id="ann")
+
+    assert job.reason_code == "llm_bad_answer"
+    assert why in str(job.error)
+    assert "I keep bees." in block.text
+    assert block.degraded is not None
+    assert why in block.degraded
+
+
+async def test_lists_of_numbers_are_vectors_too() -> None:
+    own = WrongEmbedder(inline=True, made=lambda count: [[0.2] * 26] * count)
+    async with Memory("inmemory", embedder=own, extractor="off") as memory:
+        await (await memory.remember([Message.user("I keep bees.")], user_id="ann")).embedded(timeout=30)
+        block = await memory.recall("bees", user_id="ann")
+
+    assert block.degraded is None
 
 
 async def test_vectors_of_an_own_embedder_are_compared_with_the_former_ones(tmp_path: Path) -> None:

@@ -137,6 +137,26 @@ async def check_homes(memory: Memory) -> None:
     assert "user lives in Berlin" not in texts(now)
 
 
+async def test_a_question_about_a_longer_period_gets_all_that_was_true_and_happened_in_it() -> None:
+    said = {
+        "I work as a nurse at Mercy Hospital.": (2024, 6, 10),
+        "I live in Lisbon.": (2024, 3, 2),
+        "I moved to Porto.": (2025, 2, 1),
+        "I moved to Oslo.": (2025, 9, 9),
+        "I prefer dark mode.": (2025, 10, 1),
+    }
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for text, day in said.items():
+            message = Message.user(text, occurred_at=datetime(*day, tzinfo=UTC))
+            await memory.remember([message], user_id="pam", session_id=text)
+        await memory.drain(user_id="pam", timeout=60)
+        homes = await memory.recall("Where did I live in 2025?", user_id="pam", token_budget=300)
+        year = await memory.recall("What happened in 2025?", user_id="pam", load=["history"], token_budget=300)
+
+    assert {f"user lives in {city}" for city in ("Lisbon", "Porto", "Oslo")} <= {*texts(homes)}
+    assert {text for text, day in said.items() if day[0] == 2025} <= {*texts(year)}
+
+
 async def test_a_question_about_the_past_does_not_rank_down_what_was_true(memory: Memory) -> None:
     block = await memory.recall("Where did Alice live before Oslo?", user_id="alice", token_budget=300)
 
