@@ -176,7 +176,8 @@ async def extraction_results(
     if any(each.state is ExtractionState.WAITING for each in found):
         pause = await parts.find_pause(JobKind.EXTRACT, owner.namespace)
         if pause is None:
-            pause = next(iter(await spent_budgets(parts, owner.namespace)), None)
+            with suppress(errors.Unavailable):  # a replica has answered so far
+                pause = next(iter(await spent_budgets(parts, owner.namespace)), None)
         if pause is not None:
             found = [replace(each, reason=pause) if each.state is ExtractionState.WAITING else each for each in found]
     return found

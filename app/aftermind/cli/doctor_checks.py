@@ -545,7 +545,7 @@ async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
 
     seen = await open_reembeddings(found, settings).status()
     stored, counts = seen.reembedding.stored, seen.counts
-    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else terminal.NO_EPISODES
+    share = f"{counts.active:,} of {counts.episodes:,} episodes" if counts.episodes else terminal.no_episodes(found)
     findings = [Finding(what="vectors", seen=f"{stored.active} serves: {share}")]
     embedder = factory.embedder(settings)
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)

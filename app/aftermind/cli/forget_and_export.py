@@ -90,6 +90,7 @@ def export(
     `aftermind ingest` reads the messages of such a file again. Credentials and endpoint of S3 are those of the AWS
     tools: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL_S3.
     """
+    to = None if to == "-" else to
     if to is not None and Path(to).suffix.lower() in OTHER_FORMATS:
         why = f"{to}: an export is JSON. Name a .json file; pandas.json_normalize makes tables of its parts."
         raise errors.InvalidInput(why)
@@ -97,7 +98,6 @@ def export(
         raise errors.InvalidFilter("user", user, "set one of --user ID, --anonymous and --all-users.")
     if all_users:
         return _export_all(namespace, to, vectors=vectors)
-    to = None if to == "-" else to
     target = archives.open_object(to) if to is not None and to.startswith("s3://") else None
 
     async def work(memory: Memory) -> Export:

@@ -30,10 +30,9 @@ from aftermind.types import Json
 from aftermind.types.audit import Action
 
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
+    from aftermind.api.address_resolution import Addresses
     from aftermind.memory import Memory
 
-# Row-level security hides those of all tenants from other roles than the owner.
-NO_EPISODES = "no episodes that this role sees; AFTERMIND_MIGRATOR_URL counts all"
 P = ParamSpec("P")
 T = TypeVar("T")
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
@@ -196,6 +195,12 @@ def _print_with_lines_below(shown: Table, place: int, terminal: Console) -> None
 def short_id(value: object) -> str:
     """The end of an id: its random part, which commands accept in place of the whole id."""
     return str(value)[-8:]
+
+
+def no_episodes(found: "Addresses") -> str:
+    """That none were counted, for which row-level security may be the reason: the owner of the tables sees all."""
+    is_hidden = found.owner is None and not found.is_in_process
+    return "no episodes that this role sees; AFTERMIND_MIGRATOR_URL counts all" if is_hidden else "no episodes yet"
 
 
 def complain(text: str) -> None:
