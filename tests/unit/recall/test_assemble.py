@@ -205,7 +205,7 @@ def test_sixty_tokens_hold_a_turn() -> None:
 
 
 def test_the_day_is_written_once_for_turns_of_one_day() -> None:
-    first, second = said("one", name="Ann"), said("two", name="Ann")
+    first, second = said("one", name="Ann", at=START), said("two", name="Ann", at=START)
     other = replace(said("three", name="Ann"), occurred_at=MARCH.replace(year=2023))
 
     block = made([], extra=[Match(item=each, score=0.5) for each in (first, second, other)])
