@@ -51,7 +51,7 @@ from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events.types import MemoryEvent
 from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
-from aftermind.llm.protocols import Embedder, Extractor, check_own
+from aftermind.llm.protocols import Embedder, Extractor, check_required_attributes
 from aftermind.outbox.protocol import Outbox
 from aftermind.recall import Query, RecallOptions
 from aftermind.recall.query import time_of_recall
@@ -130,7 +130,7 @@ class Memory:
                 save = turn_builder.KINDS - {"facts"}
         for field, given in (("embedder", embedder), ("extractor", extractor)):
             if given is not None and not isinstance(given, str):
-                check_own(field, given)
+                check_required_attributes(field, given)
         settings = settings or Settings()
         self.namespace = settings.namespace if namespace is None else namespace
         if settings.databases and any(each is not None for each in (store, broker, redis, *replicas)):

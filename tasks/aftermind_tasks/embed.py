@@ -82,6 +82,8 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
     episodes = await _episodes(runtime, [lease for lease in leases if not reembed.is_step(lease)])
     shares = await _shares(runtime, leases, served, episodes)
     vectors, failure = await _embed_all(runtime, shares, leases)
+    if failure is not None and not vectors:
+        raise failure
     done = await _write(runtime, leases, episodes, vectors, finish=failure is None)
     if failure is not None:
         raise failure
@@ -258,7 +260,7 @@ async def _write(
             owners.update(written.owners)
             done.update(dict.fromkeys(written.held, Done()))
 
-    groups = _by_namespace(leases) if vectors else {}
+    groups = _by_namespace(leases)
     works = {
         name: partial(_write_tenant, runtime, group, episodes, vectors, finish=finish) for name, group in groups.items()
     }

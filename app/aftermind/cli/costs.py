@@ -37,36 +37,27 @@ def costs(
         )
 
     found = terminal.with_memory(work)
-    terminal.show(_spent(found, with_seconds=wide) if found else "No model usage since then.", wide=wide)
+    terminal.show(_spent(found, wide=wide) if found else "No model usage since then.", wide=wide)
     return found
 
 
-def _spent(found: Sequence[DailyUsage], *, with_seconds: bool) -> Table:
-    titles = [
-        "day",
-        "user",
-        "kind",
-        "calls",
-        "tokens in",
-        "out",
-        "USD",
-        *(["seconds"] if with_seconds else []),
-        "model",
-    ]
-    shown = terminal.make_table(*titles, flexible="model")
+def _spent(found: Sequence[DailyUsage], *, wide: bool) -> Table:
+    titles = ["day", "user", "kind", "calls", "tokens in", "out", "USD", "seconds"]
+    shown = terminal.make_table(*(titles if wide else titles[:-1]), "model", flexible="model")
+
+    def add(labels: Sequence[str], model: str, spent: Sequence[ModelUsage]) -> None:
+        counts = [sum(getattr(each, name) for each in spent) for name in ("calls", "tokens_in", "tokens_out")]
+        usd, seconds = sum(each.cost_usd or 0 for each in spent), sum(each.latency_ms for each in spent) / 1_000
+        cells = [*labels, *(f"{count:,}" for count in counts), f"{usd:.4f}", f"{seconds:.1f}"]
+        shown.add_row(*(cells if wide else cells[:-1]), terminal.one_line(model))
+
     for each in found:
-        who = each.owner.user_id or "anonymous"
-        who = escape(who if with_seconds else shorten(who))
-        _add_row(shown, each.day.isoformat(), who, each.kind, each.spent.model or "", [each.spent])
+        user = each.owner.user_id or "anonymous"
+        add(
+            [each.day.isoformat(), escape(user if wide else shorten(user)), each.kind],
+            each.spent.model or "",
+            [each.spent],
+        )
     if len(found) > 1:
-        _add_row(shown, "total", "", "", "", [each.spent for each in found])
+        add(["total", "", ""], "", [each.spent for each in found])
     return shown
-
-
-def _add_row(shown: Table, day: str, user: str, kind: str, model: str, spent: Sequence[ModelUsage]) -> None:
-    counts = [sum(each.calls for each in spent), sum(each.tokens_in for each in spent)]
-    counts.append(sum(each.tokens_out for each in spent))
-    cells = [day, user, kind, *(f"{count:,}" for count in counts), f"{sum(each.cost_usd or 0 for each in spent):.4f}"]
-    if len(shown.columns) > len(cells) + 1:  # with seconds
-        cells.append(f"{sum(each.latency_ms for each in spent) / 1_000:.1f}")
-    shown.add_row(*cells, terminal.one_line(model))

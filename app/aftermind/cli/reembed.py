@@ -206,8 +206,6 @@ def _print(found: ReembeddingStatus) -> None:
 
 
 def _share(count: int, total: int) -> str:
-    return (
-        f"{count:,} of {total:,} episodes ({count / total:.1%})"
-        if total
-        else terminal.no_episodes(address_resolution.resolve(Settings()))
-    )
+    if not total:
+        return terminal.no_episodes(address_resolution.resolve(Settings()))
+    return f"{count:,} of {total:,} episodes ({count / total:.1%})"

@@ -36,7 +36,7 @@ def event_response(
     after = request.headers.get("last-event-id") or request.query_params.get("after")
     if after is not None and not (after.isascii() and after.isdecimal() and len(after) <= MAX_CURSOR_DIGITS):
         raise errors.InvalidQuery(
-            "after", after, "with the header Last-Event-ID it is the same: a cursor is the `id` that an event had."
+            "after", after, "a cursor, also in the header Last-Event-ID, is the `id` that an event had."
         )
     pieces = _pieces(to_async(memory), user_id, namespace, after)
     return StreamingResponse(pieces, media_type="text/event-stream", headers=HEADERS)

@@ -143,7 +143,7 @@ class Embedder(Protocol):
         """One row a text, in order, of unit length. Raises the model errors of `aftermind.errors`."""
 
 
-def check_own(field: str, given: object) -> None:
+def check_required_attributes(field: str, given: object) -> None:
     """Raise `InvalidSettings` if an object that is given as `embedder` or `extractor` lacks what its protocol has."""
     absent = object()  # not None, which a price may be; and no property is run, which may load a model
     missing = [each for each in REQUIRED_ATTRIBUTES[field] if inspect.getattr_static(given, each, absent) is absent]

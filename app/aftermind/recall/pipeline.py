@@ -577,6 +577,7 @@ class Recall:
             run.matches, run.passed_on = match_selection.supersede(
                 run.matches, facts, run.words, moment=moment, is_past=run.time.is_past, start=run.time.start
             )
+        if then:
             run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if "facts" in run.query.load:

@@ -22,8 +22,8 @@ MAX_LIMIT = 1_000
 KINDS = frozenset({"history", "facts", "summary", "profile", "blocks"})
 
 
-# What facts.query() and other memory systems call these options.
 SCOPE = ("user_id", "session_id", "agent_id", "namespace", "group")  # named at each call, besides the options
+# What facts.query() and other memory systems call these options.
 SYNONYMS = {
     "user": "user_id",
     "session": "session_id",

@@ -110,7 +110,8 @@ class QuestionTime:
 
         A period that is counted from today stays.
         """
-        moments = [match.item.occurred_at for match in matches if isinstance(match.item, Episode)]
+        found = [match for match in matches if match.lexical_score or match.vector_score or any(match.detail.values())]
+        moments = [match.item.occurred_at for match in found if isinstance(match.item, Episode)]
         if self.start is None or self.end is None or not moments or _RELATIVE.search(text) is not None:
             return self
         if any(self.start <= moment < self.end + MENTIONED_LATER for moment in moments):

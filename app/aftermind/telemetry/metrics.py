@@ -13,28 +13,7 @@ if TYPE_CHECKING:
 QUICK = (0.0002, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 # Of a turn until it is stored, embedded, mined: from milliseconds to the hours of an outage.
-FRESHNESS_BUCKETS = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    7.5,
-    10,
-    15,
-    20,
-    30,
-    45,
-    60,
-    300,
-    1_800,
-    7_200,
-)
+FRESHNESS_BUCKETS = (*QUICK[QUICK.index(0.005) :], 5, 7.5, 10, 15, 20, 30, 45, 60, 300, 1_800, 7_200)
 
 _made: "WeakKeyDictionary[CollectorRegistry, Instruments]" = WeakKeyDictionary()
 

@@ -19,6 +19,8 @@ def install(app: FastAPI) -> None:
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
         whole = described()
         schemas = whole["components"]["schemas"]
         for name, schema in ({"Problem": Problem.model_json_schema()} | event_schemas()).items():

@@ -1,7 +1,7 @@
 """Questions that name a time, and what was said and is no longer true."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,19 @@ async def test_a_question_about_a_longer_period_gets_all_that_was_true_and_happe
 
     assert {f"user lives in {city}" for city in ("Lisbon", "Porto", "Oslo")} <= {*texts(homes)}
     assert {text for text, day in said.items() if day[0] == 2025} <= {*texts(year)}
+
+
+async def test_a_month_is_the_latest_one_with_messages_that_match() -> None:
+    month = datetime.now(UTC).replace(day=1) - timedelta(days=15)
+    said = {"We saw bees at the lake.": month - timedelta(days=365), "I prefer dark mode.": month}
+    said["The bees are asleep at the lake."] = month - timedelta(days=200)
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for text, day in said.items():
+            await memory.remember([Message.user(text, occurred_at=day)], user_id="kim", session_id=text)
+        await memory.drain(user_id="kim", timeout=60)
+        block = await memory.recall(f"Which bees at the lake in {month:%B}?", user_id="kim", load=["history"])
+
+    assert texts(block)[0] == "We saw bees at the lake."
 
 
 async def test_a_question_about_the_past_does_not_rank_down_what_was_true(memory: Memory) -> None:

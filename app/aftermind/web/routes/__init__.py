@@ -48,7 +48,7 @@ MODULES = (
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """A list would ignore a misspelt filter, and return everything. Raises `InvalidQuery`."""
+    """Raise `InvalidQuery` for one: a list would ignore a misspelt filter, and return everything."""
     if not request.query_params:
         return
     route: APIRoute = request.scope["route"]

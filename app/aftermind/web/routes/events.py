@@ -118,6 +118,6 @@ def _number(cursor: str | None) -> int | None:
         return None
     if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:  # of a bigint
         raise errors.InvalidQuery(
-            "after", cursor, "with the header Last-Event-ID it is the same: a cursor is the `id` that an event had."
+            "after", cursor, "a cursor, also in the header Last-Event-ID, is the `id` that an event had."
         )
     return int(cursor)
