@@ -359,9 +359,9 @@ class Memory:
         """Why a block has what it has: the block for a question, and the candidates that it left out, with reasons.
 
         `recall_id` is the `id` of an earlier block: with the same question and options, the recall is repeated as of
-        its time. What was deleted since is missing then, and so are a profile, summary or block that changed since.
-        Nothing is kept of a recall, so nothing of it has to be erased. Reads as `recall` does, and takes up to twice
-        its time with filters. Raises `InvalidScope` and `InvalidQuery`.
+        its time, and its block has the same id. What was deleted since is missing then, and so are a profile, summary
+        or block that changed since. Nothing is kept of a recall, so nothing of it has to be erased. Reads as `recall`
+        does, and takes up to twice its time with filters. Raises `InvalidScope` and `InvalidQuery`.
         """
         scope = await groups.scope_of(
             self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
@@ -371,7 +371,10 @@ class Memory:
                 why = "the id of a recall has its time. Leave out `known_at` or `recall_id`."
                 raise errors.InvalidQuery("known_at", options["known_at"], why)
             options["known_at"] = time_of_recall(recall_id)
-        return await self._parts.recall.explain(Query.checked(query, scope, defaults=self._defaults, **options))
+        found = await self._parts.recall.explain(Query.checked(query, scope, defaults=self._defaults, **options))
+        if recall_id is None:
+            return found
+        return replace(found, block=replace(found.block, id=RecallId(UUID(str(recall_id)))))
 
     # rows instead of a block
 

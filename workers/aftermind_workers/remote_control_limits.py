@@ -1,5 +1,7 @@
 """Restricts the remote control of workers over the broker: they report, and accept no commands.
 
+Flower asks for a heartbeat when it starts, which only sends an event.
+
 Celery lets any client with access to its control channel shut workers down, revoke tasks and change pools; Flower's
 Redis user may publish there, because its pages show workers' reports.
 """
@@ -7,7 +9,19 @@ Redis user may publish there, because its pages show workers' reports.
 from celery.worker.control import Panel
 
 REPORTS = frozenset(
-    {"active", "active_queues", "conf", "hello", "ping", "registered", "reserved", "revoked", "scheduled", "stats"}
+    {
+        "active",
+        "active_queues",
+        "conf",
+        "heartbeat",
+        "hello",
+        "ping",
+        "registered",
+        "reserved",
+        "revoked",
+        "scheduled",
+        "stats",
+    }
 )
 
 

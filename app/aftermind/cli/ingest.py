@@ -56,6 +56,7 @@ class Ingested:
     known: int | None = 0  # of the messages: accepted before, by an earlier command or another one; None: not counted
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
+    dead: int = 0  # dead letters of the users, when all was done
     stalled: str = ""  # why the end was not waited for, if it was not
 
 
@@ -210,6 +211,9 @@ def report(done: Ingested) -> None:
         terminal.warn(
             "Nothing is lost. Check that workers run (`aftermind status`, `aftermind doctor`); they continue the work."
         )
+    if done.dead:
+        letters = terminal.count_of(done.dead, "dead letter")
+        terminal.warn(f"These users have {letters}. `aftermind dead-letters list` shows them, with the errors.")
     if done.spooled:
         terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
@@ -267,6 +271,7 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
         trouble = f", {terminal.count_of(dead, 'dead letter')}" if dead else ""
         bars.update(facts, said=f"{terminal.count_of(learnt, 'fact')}, {terminal.count_of(jobs, 'job')} left{trouble}")
         if not waiting and not jobs:
+            done.dead = dead
             _complete(bars, facts)
             return
         if watch.is_still(seen):

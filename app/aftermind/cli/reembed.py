@@ -59,9 +59,8 @@ def start(
     reembed cutover`.
     """
     plan = _run(lambda work: work.plan(to, dimension=dimension))
-    dollars = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
-    out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {dollars}.")
+    out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
     if not dry_run and address_resolution.resolve(Settings()).is_in_process:
         steps = _embed_here(to, dimension=dimension, rate=rate)
         failed = f", except those of {steps.dead:,} users: {steps.why}" if steps.dead else ""

@@ -114,8 +114,8 @@ async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[Dr
 
 async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
     estimate = await memory.replays.estimate(plan.id)
-    dollars = f"${estimate.cost_usd:,.2f}"
-    out.print(f"Plan [bold]{plan.id}[/]: {plan.size:,} calls, about {estimate.tokens:,} tokens, {dollars}.")
+    cost = terminal.dollars(estimate.cost_usd)
+    out.print(f"Plan [bold]{plan.id}[/]: {plan.size:,} calls, about {estimate.tokens:,} tokens, {cost}.")
     await memory.replays.start(plan.id)
 
     async def look() -> ReplayPlan:

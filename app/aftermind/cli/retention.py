@@ -104,8 +104,16 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
 ) -> RetentionResult:
     """Run the policy of a namespace now. The reconciler runs it once a day, first a day after it was set."""
-    done = terminal.with_memory(lambda memory: memory.retention.run(namespace=namespace, dry_run=dry_run))
-    terminal.show(_done(done))
+
+    async def work(memory: Memory) -> tuple[RetentionPolicy | None, RetentionResult]:
+        policy = await memory.retention.get(namespace=namespace)
+        return policy, await memory.retention.run(namespace=namespace, dry_run=dry_run)
+
+    policy, done = terminal.with_memory(work)
+    if policy is None:
+        out.print(escape(f"{done.namespace} has no policy, so nothing is deleted. `aftermind retention set` sets one."))
+    else:
+        terminal.show(_done(done))
     return done
 
 

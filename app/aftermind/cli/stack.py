@@ -106,7 +106,7 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
         with suppress(errors.ReembeddingConflict):  # it is the active embedder
             plan = await work.plan()
     if plan is not None and plan.episodes:
-        cost = "price unknown" if plan.cost_usd is None else f"${plan.cost_usd:,.2f}"
+        cost = terminal.dollars(plan.cost_usd)
         await work.start()
         out.print(f"\nStored vectors are of {plan.active}; the settings name {plan.target}.")
         out.print(f"Workers re-embed {plan.episodes:,} messages (about {plan.tokens:,} tokens, {cost}).")

@@ -136,6 +136,13 @@ def note_limit(found: Sequence[object], limit: int) -> None:
         out.print(f"[dim]Listed: {limit:,}, the limit. --limit sets another one.[/]")
 
 
+def dollars(usd: float | None) -> str:
+    """A price; one below a cent in enough digits to tell it from nothing."""
+    if usd is None:
+        return "price unknown"
+    return f"${usd:,.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.2g}" if usd >= 0.0001 else "under $0.0001"
+
+
 def one_line(text: str, below: str = "") -> Text:
     """A cell that ends in an ellipsis where its column ends; `below` is a second, dim line."""
     cell = Text(" ".join(text.split()), no_wrap=True, overflow="ellipsis")

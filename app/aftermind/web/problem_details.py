@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from aftermind import errors
+from aftermind.nearest_name import nearest_name
 from aftermind.telemetry.logger import get_logger
 
 log = get_logger(__name__)
@@ -121,9 +122,22 @@ async def _handle_aftermind_error(request: Request, error: Exception) -> JSONRes
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     """Problems of a request that does not match the schema. Values are left out: they may be user content."""
     assert isinstance(error, RequestValidationError)
-    found = [{"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"])} for each in error.errors()]
+    found = [
+        {"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"] + _hint(request, each))}
+        for each in error.errors()
+    ]
     told = "; ".join(f"{each['field']}: {each['why']}" for each in found[:5])
     return problem("invalid-request", 422, "Invalid request", told, more={"errors": found})
+
+
+def _hint(request: Request, each: Mapping[str, Any]) -> str:
+    """The nearest field of the body to one that it does not have."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    known = list(getattr(field.field_info.annotation, "model_fields", ())) if field is not None else []
+    if each["type"] != "extra_forbidden" or len(each["loc"]) != 2 or not known:
+        return ""
+    near = nearest_name(str(each["loc"][1]), known)
+    return f". Did you mean {near}?" if near else f". The fields are {', '.join(known)}."
 
 
 async def handle_http_error(request: Request, error: Exception) -> JSONResponse:

@@ -22,6 +22,7 @@ SHARDS = 16  # of a Redis Cluster, so as many primaries share the work; fixed, s
 SLOTS = 16_384  # of every Redis Cluster
 
 HIGH_SECONDS = 7 * 86_400  # a session's high mark only corrects clocks that are apart; none is a week behind
+SETTLED_SECONDS = 10  # the database is asked whether a key was used at most `remember_budget_seconds` before
 PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour makes every bucket full and every doubt old
 # A larger turn is stored alone, and only one at a time in a worker process, so that a small one never waits behind it:
 # terms and vectors of 64 KiB take some 10 ms, as long as an ordinary batch.
@@ -112,6 +113,12 @@ class Keys:
         forgotten.
         """
         return f"{self.start}turn:{job_id}"
+
+    def settled(self, job_id: JobId | str) -> str:
+        """STRING, with `:` and the turn's generation behind it: the hash of a turn with an idempotency key that was
+        stored. Settle writes, accept reads. `SETTLED_SECONDS`.
+        """
+        return f"{self.start}settled:{job_id}"
 
     def pending(self, owner: Scope | str) -> str:
         """ZSET job → position: every unstored turn of an owner. Accept, settle, forget write; recall reads."""
@@ -266,6 +273,7 @@ class Keys:
         """Names, stems and life times for the Lua files: `TURN .. job` is `turn(job)`, and so on."""
         return {
             "TURN": self.turn(""),
+            "SETTLED": self.settled(""),
             "PENDING": self.pending(""),
             "READY": self.ready(""),
             "HIGH": self.high(""),
@@ -291,6 +299,7 @@ class Keys:
             "PROBE_MS": PROBE_MS,
             "PROVIDER_SECONDS": PROVIDER_SECONDS,
             "HIGH_SECONDS": HIGH_SECONDS,
+            "SETTLED_SECONDS": SETTLED_SECONDS,
             "WATERMARK_SECONDS": WATERMARK_SECONDS,
             "TRUST_MS": TRUST_MS,
         }

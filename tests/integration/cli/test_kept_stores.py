@@ -212,3 +212,11 @@ def test_doctor_opens_the_store_and_reports_why_it_cannot(store: str, stored: da
     assert "Traceback" not in well.stderr
     assert ill.returncode == 1
     assert "bad      store:" in ill.stdout
+
+
+def test_a_namespace_without_a_policy_is_not_reported_as_one_that_has_nothing_to_delete(
+    store: str, stored: datetime
+) -> None:
+    forecast = command(store, "retention", "run", "--dry-run").stdout
+
+    assert "default has no policy, so nothing is deleted. `aftermind retention set` sets one." in forecast

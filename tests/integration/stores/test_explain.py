@@ -16,6 +16,7 @@ async def test_an_earlier_recall_is_repeated_by_its_id(memory: Memory) -> None:
     now = await memory.explain(QUESTION, user_id="alice")
 
     assert again.block.text == then.text
+    assert again.block.id == then.id
     assert "Ingrid" in then.text
     assert "Astrid" not in then.text
     assert "Astrid" in now.block.text

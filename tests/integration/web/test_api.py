@@ -309,6 +309,18 @@ def test_what_does_not_fit_the_schema_is_told_without_its_value(api: httpx.Clien
     assert "a secret" not in answer.text
 
 
+def test_a_misspelt_field_of_a_body_is_refused_with_the_nearest_one(api: httpx.Client, user: str) -> None:
+    misspelt = api.post(f"/v1/users/{user}/recall", json={"query": "x", "token_budgets": 3})
+    unknown = api.post(f"/v1/users/{user}/recall", json={"query": "x", "colour": "red"})
+
+    assert [(answer.status_code, answer.json()["errors"][0]["field"]) for answer in (misspelt, unknown)] == [
+        (422, "body.token_budgets"),
+        (422, "body.colour"),
+    ]
+    assert "Did you mean token_budget?" in misspelt.json()["detail"]
+    assert "The fields are query, " in unknown.json()["detail"]
+
+
 @pytest.mark.parametrize("bad", ["\x00", "\ud800"])
 def test_text_that_no_database_keeps_is_a_problem_of_the_request(api: httpx.Client, user: str, bad: str) -> None:
     plan = {"filter": {"error": bad}, "name": "n", "reason": "r", "actor": "a"}

@@ -147,6 +147,30 @@ async def test_a_key_that_comes_with_another_hash_is_a_conflict(pending: Pending
     assert await seen(pending) == ["I like tea."]
 
 
+async def test_a_key_that_was_stored_a_moment_ago_is_a_conflict_until_it_is_forgotten(pending: Pending) -> None:
+    """A caller may have asked the database before the first turn was there, and ask Redis after it has left."""
+    first = replace(turn_of("alice", "I like tea."), content_hash="one")
+    other = replace(turn_of("alice", "I like milk."), job_id=first.job_id, content_hash="other")
+    await accept(pending, first)
+    await claim(pending)
+    await pending.settle([first.job_id], watermark=None)
+
+    [conflict] = await accept(pending, other)
+    _, of_postgres = await pending.reserve([other])
+    seen_then = await seen(pending)
+    [again] = await accept(pending, first)
+    await pending.raise_generation(5, begun=1)
+    await pending.forget(Tombstone(owner=ALICE, generation=5))
+    [later] = await accept(pending, other)
+
+    assert conflict.conflict
+    assert of_postgres == {other.job_id}
+    assert seen_then == []
+    assert not again.conflict
+    assert (later.conflict, later.known) == (False, False)
+    assert await seen(pending) == ["I like milk."]
+
+
 async def test_positions_beyond_what_a_short_float_prints_survive(pending: Pending) -> None:
     base = 1_790_000_000_123_457
 
@@ -484,7 +508,7 @@ async def test_settling_raises_the_watermark_and_leaves_nothing_behind(
 async def test_every_key_that_outlives_its_turn_has_a_time_to_live(
     pending: Pending, link: RedisLink, keys: Keys
 ) -> None:
-    await accept(pending, turn_of("alice"))
+    await accept(pending, replace(turn_of("alice"), content_hash="one"))
     [held] = await claim(pending)
     await pending.settle([held.job_id], watermark=Watermark(system=1, timeline=1, lsn=1))
 

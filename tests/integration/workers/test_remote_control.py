@@ -28,11 +28,13 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
             lambda: app.control.revoke("x", terminate=True),
         )
 
+        app.control.broadcast("heartbeat")  # as Flower does when it starts
         for order in orders:
             order()
         wait_until_sync(_answers(app), description="it reports again, behind the orders")
 
         assert worker.is_running()
+        assert "KeyError('heartbeat')" not in (tmp_path / "worker-0.log").read_text()
         answered = wait_until_sync(
             lambda: app.control.inspect(timeout=30, limit=1).active_queues(), description="it reports its queues"
         )

@@ -20,3 +20,18 @@ def test_rows_of_several_lines_keep_their_details_below_them(monkeypatch: pytest
     assert lines[3] == "the first detail"
     assert "588d126c" in lines[4]
     assert lines[5] == "the second detail"
+
+
+@pytest.mark.parametrize(
+    ("usd", "text"),
+    [
+        (None, "price unknown"),
+        (0.0, "$0.00"),
+        (0.00003, "under $0.0001"),
+        (0.00042, "$0.00042"),
+        (0.01, "$0.01"),
+        (1234.5, "$1,234.50"),
+    ],
+)
+def test_a_price_below_a_cent_is_not_shown_as_nothing(usd: float | None, text: str) -> None:
+    assert terminal.dollars(usd) == text

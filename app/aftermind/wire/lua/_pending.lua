@@ -85,6 +85,16 @@ local function remove(job)
   return 1
 end
 
+-- The hash of a stored turn stays for some seconds, for a caller that asked the database before the turn was there. An
+-- erasure frees the key: it raises the generation of what is accepted later.
+local function keep_hash(job, generation, hash)
+  redis.call('SET', SETTLED .. job .. ':' .. generation, hash, 'EX', SETTLED_SECONDS)
+end
+
+local function was_stored_with_other_content(job, generation, hash)
+  return hash ~= '' and (redis.call('GET', SETTLED .. job .. ':' .. generation) or hash) ~= hash
+end
+
 -- Turns whose lease has run out can be claimed again, one lost lease richer; those that were snoozed (no token), as
 -- they were.
 local function expire_leases(now, limit)

@@ -9,7 +9,7 @@
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
 -- position;
--- 6, base: exists with other content; 7, database: its tenant has moved there. All in one list, which halves the work of reading it; at its end the number of
+-- 6, base: exists with other content, or did some seconds ago (0); 7, database: its tenant has moved there. All in one list, which halves the work of reading it; at its end the number of
 -- doorbells sent and the last generation ('' if there is none).
 local queue, bells = ARGV[1], tonumber(ARGV[2])
 local most_turns, most_bytes, most_age, most_owned =
@@ -51,6 +51,8 @@ for i = 1, n do
     code, value = 7, moved_to(owner)
   elseif known[1] then
     code, value = (known[2] or hash) ~= hash and 6 or 1, tonumber(known[1])
+  elseif was_stored_with_other_content(job, generation, hash) then
+    code = 6
   else
     code, value = refusal(owner, #payload)
   end
