@@ -766,6 +766,7 @@ class Memory:
         await self._parts.open_store()
         await self._parts.check_index(seconds=INDEX_CHECK_SECONDS)
         self._parts.recall.prepare()
+        self._parts.outboxes.get().find_orphans()
         return self
 
     async def __aexit__(

@@ -15,9 +15,12 @@ from aftermind.outbox.spool import Spool
 from aftermind.types import Scope
 from aftermind.wire.turn_encoding import encode_turn
 from tests.support.faults import kill
+from tests.support.fork_server import run_module
+from tests.support.servers import Database
 from tests.support.turns import agent_on, texts_of, turn_of
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until, wait_until_sync
+from tests.support.workers import environment
 
 pytestmark = pytest.mark.asyncio
 ALICE = Scope(user_id="alice")
@@ -66,6 +69,40 @@ async def test_what_a_killed_agent_spooled_is_sent_by_the_next_that_starts(valke
 
         assert await agent.seen() == [f"m{i}" for i in range(5)]
         assert list((tmp_path / "spool").iterdir()) == []
+
+
+async def test_what_a_killed_agent_spooled_is_sent_by_a_process_that_only_reads(valkey: Valkey, tmp_path: Path) -> None:
+    valkey.stop()
+    async with agent_on(valkey.url, tmp_path) as reader:
+        assert await reader.publisher.pending(ALICE) == ()
+        process = start_agent(valkey.url, tmp_path, 5)
+        await asyncio.to_thread(acknowledged, process, 5)
+        kill(process.pid)
+        process.communicate()
+        valkey.start()
+
+        assert await reader.all_seen(5) == [f"m{i}" for i in range(5)]
+        await reader.publisher.drained()
+        assert list((tmp_path / "spool").iterdir()) == []
+
+
+async def test_what_a_killed_agent_spooled_is_sent_by_a_command(
+    database: Database, valkey: Valkey, tmp_path: Path
+) -> None:
+    valkey.stop()
+    process = start_agent(valkey.url, tmp_path, 5)
+    await asyncio.to_thread(acknowledged, process, 5)
+    kill(process.pid)
+    process.communicate()
+    valkey.start()
+
+    env = {**environment(database.relay_url, valkey.url), "AFTERMIND_STATE_DIR": str(tmp_path)}
+    done = await asyncio.to_thread(run_module, ["aftermind.cli", "remember", "Hello.", "--user", "bob"], env=env)
+
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "spool").iterdir()) == []
+    async with agent_on(valkey.url, tmp_path) as agent:
+        assert await agent.all_seen(5) == [f"m{i}" for i in range(5)]
 
 
 async def test_an_agent_killed_in_the_middle_of_draining_leaves_each_turn_once(valkey: Valkey, tmp_path: Path) -> None:

@@ -300,8 +300,7 @@ def _routed(databases: Databases, path: tuple[str, ...]) -> Call:
 
     def call(*args: Any, **options: Any) -> Any:  # Any: arguments and result of any call
         namespace = _namespace_of(args, options)
-        if method == "remember":
-            databases.find_orphans()
+        databases.find_orphans()
         if namespace is not None:
             return _followed(databases, of, namespace, args, options)
         if method in CHANGING:

@@ -41,6 +41,9 @@ class Outbox(Protocol):
     async def forget(self, stone: Tombstone) -> list[JobId]:
         """Drop turns that only this host has and the tombstone covers whole; which."""
 
+    def find_orphans(self) -> None:
+        """Begin to send what ended processes of this host have left; repeated for as long as the loop runs."""
+
     async def drained(self) -> None:
         """Wait until this process has nothing left to send."""
 

@@ -22,7 +22,8 @@ from aftermind.wire.pending import Accepted, Offer, PendingLimits
 from aftermind.wire.redis_keys import owner_part
 from aftermind.wire.turn_encoding import encode_turn
 
-ORPHANS_SECONDS = 5.0  # how often a send checks for spooled turns of another process
+ORPHANS_SECONDS = 5.0  # interval between checks for spooled turns of ended processes
+CLOSING_SECONDS = 1.0  # for which a process that ends goes on to send a spool while Redis answers
 
 _Session = tuple[asyncio.AbstractEventLoop, str, str | None]
 Recorded = Callable[[Turn], Awaitable[str | None]]  # the hash of what was recorded under the id of the turn
@@ -49,6 +50,7 @@ class Publisher:
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
         self._checks: dict[_Session, asyncio.Future[None]] = {}  # of keys, the latest of each session
         self._orphans_at = 0.0
+        self._next_check: asyncio.TimerHandle | None = None
         self._acceptor_seconds = 0.0
         self._divide_budget()
 
@@ -96,6 +98,7 @@ class Publisher:
         return Sent(base=accepted.base, known=accepted.known)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        self.find_orphans()
         return await self.spool.pending(owner)
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
@@ -106,16 +109,26 @@ class Publisher:
         await self._drain.task.wait()
 
     def find_orphans(self) -> None:
-        """Begin to send turns that ended processes have left in the spool; checked from time to time."""
+        """Begin to send turns that ended processes have left in the spool; repeated for as long as the loop runs."""
         now = time.monotonic()
         if now < self._orphans_at:
             return
         self._orphans_at = now + ORPHANS_SECONDS
         if self.spool.has_orphans():
             self._drain.begin()
+        if self._next_check is not None:
+            self._next_check.cancel()
+        self._next_check = asyncio.get_running_loop().call_later(ORPHANS_SECONDS + 0.01, self.find_orphans)
 
     async def close(self) -> None:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check, self._orphans_at = None, 0.0
+        if self._drain.away is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_SECONDS):
+                    await self._drain.task.wait()
         await self._ringing.close()
         await self._drain.stop()
         await self._asking.task.cancel()

@@ -22,6 +22,7 @@ class ShardedPublisher:
         return await self._of(turn.scope).send(turn)
 
     async def pending(self, owner: Scope) -> tuple[Turn, ...]:
+        self.find_orphans()
         return await self._of(owner).pending(owner)
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
@@ -31,7 +32,7 @@ class ShardedPublisher:
         await asyncio.gather(*(each.drained() for each in self._shards))
 
     def find_orphans(self) -> None:
-        """Begin to send what ended processes have spooled for any shard; checked from time to time."""
+        """Begin to send what ended processes have spooled for any shard; repeated for as long as the loop runs."""
         for each in self._shards:
             each.find_orphans()
 
