@@ -58,6 +58,7 @@ def shown(claim: Assertion) -> str:
         ("I no longer work at Acme.", ["works_at Acme <2024-06-12"]),
         ("I have never worked for Acme.", ["-works_at Acme"]),
         ("I work as a nurse.", ["has_job nurse"]),
+        ("I start a job at Globex in January.", []),
         ("I'm a software engineer.", ["has_job software engineer"]),
         # oneself
         ("My name is Ann Marie Smith.", ["name Ann Marie Smith"]),
@@ -98,8 +99,20 @@ def shown(claim: Assertion) -> str:
         ("I have a cat called Miso.", ["has_pet Miso"]),
         ("I have two dogs.", ["has_pet two dogs"]),
         ("I bought a new bike last month.", ["owns a new bike >2024-05-01"]),
+        ("I bought a red bike for 320 euros from a shop.", ["owns a red bike"]),
+        ("I have a daughter named Ana.", ["has_child Ana"]),
+        ("We've got an older brother called Tim.", ["has_sibling Tim"]),
+        ("I have a friend named Tim.", []),
+        # the time of a sentence is that of its verb, not of the relation that it names in passing
+        ("My wife Clara started a bakery in May.", ["spouse Clara"]),
+        ("My brother Jonas broke his ankle last year.", ["has_sibling Jonas"]),
+        ("My dog Rex won a prize in 2023.", ["has_pet Rex"]),
+        ("I adopted a dog named Rex in 2023.", ["has_pet Rex >2023-01-01"]),
+        ("My dog Rex died in March.", ["has_pet Rex <2024-03-01"]),
+        ("Our cat Dot was put to sleep yesterday.", ["has_pet Dot <2024-06-11"]),
         # doings
         ("I study law.", ["studies law"]),
+        ("I study law at Oslo University.", ["attends Oslo University", "studies law"]),
         ("I started to learn Spanish.", ["learns Spanish"]),
         ("I've begun learning the piano.", ["learns the piano"]),
         ("I began to learn Greek in May.", ["learns Greek >2024-05-01"]),

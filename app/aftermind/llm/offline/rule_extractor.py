@@ -27,7 +27,8 @@ _LAST_WORD = re.compile(r"[^\s.]{1,20}$")
 _QUOTED = re.compile(r"[\"“«„][^\"”»“\n]{0,300}[\"”»“]|(?<!\w)'[^'\n]{3,300}'(?!\w)")
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
-_TOGETHER = {"has_job", "works_at"}  # one form of words may hold both: "I work as a nurse at Acme"
+# One form of words may hold both: "I work as a nurse at Acme".
+_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"})
 _CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -189,7 +190,7 @@ class _Sentence:
 
     def _is_free(self, match: re.Match[str], rule: FormRule) -> bool:
         return not any(
-            start <= match.start() < end and {predicate, rule.predicate} != _TOGETHER
+            start <= match.start() < end and {predicate, rule.predicate} not in _TOGETHER
             for start, end, predicate in self._taken
         )
 
