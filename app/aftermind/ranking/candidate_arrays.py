@@ -1,5 +1,6 @@
 """Entries of any source brought into the arrays that are scored: what a store found, what is pending, or both."""
 
+import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,14 @@ from aftermind.ranking.fitted_coefficients import Models, models_of
 from aftermind.ranking.name_variants import capitalised_words, is_variant
 from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
 from aftermind.ranking.turn_features import Features, Scores, Turns, Worths, features, score
+
+# "What did I say about rent?": what is asked for is in the rest, and every message was said.
+_OF_CONVERSATION = re.compile(
+    r"\b(?:(?:did|have|had) )?(?:i|we|you)(?:'ve| have| had)? (?:(?:ever|already|just|once|last|first|never) )?"
+    r"(?:say|said|tell|told|talk|talked|mention|mentioned|discuss|discussed|write|wrote|written|speak|spoke|spoken|"
+    r"chat|chatted)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +38,7 @@ class Question:
     @classmethod
     def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
         """Its terms in order of appearance; a question of more than `most_terms` is a document, its start will do."""
-        found = tuple(terms(text, language)[:most_terms])
+        found = tuple((terms(_OF_CONVERSATION.sub(" ", text), language) or terms(text, language))[:most_terms])
         words = frozenset(tokens(text))
         capitals = capitalised_words(text) if len(found) < most_terms else frozenset()
         return cls(text=text, terms=found, words=words, language=language, capitalised=capitals)

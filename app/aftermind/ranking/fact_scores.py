@@ -20,7 +20,9 @@ from aftermind.ranking.turn_features import Scores
 Floats = NDArray[np.float64]
 
 LIFT = 4.0  # added to the log-odds of a turn by a fact that covers the whole question; 3 to 5 find the same
-INHERITED = 0.5  # of the best turn's score; with 0.7 facts begin to crowd turns out of small budgets
+# Of the best turn's score, and of a fact's value by a turn that it alone finds; with 0.7 facts begin to crowd
+# turns out of small budgets.
+INHERITED = 0.5
 # The log-odds that a fact answers, and what covering the whole question adds: of facts that cover 0.25, 0.4, 0.6 and
 # 0.8 of a question 0.017, 0.05, 0.17 and 0.37 came from turns that answer it.
 UNCOVERED, COVERED = -6.0, 7.5
@@ -62,10 +64,11 @@ def lifted(scores: Scores, worth: Floats, rows: Sequence[Sequence[int]], candida
         for row in turns:
             best[row] = max(best[row], value)
     best = np.where(candidates, best, 0.0)
+    answering = np.array([INHERITED * covering_value(value) if value else 0.0 for value in best.tolist()])
     odds = np.exp(LIFT * best)
     total = scores.total * odds / (1 - scores.total + scores.total * odds)
-    # What has nothing in common with the question has no odds to raise; a block with space left shows it with its fact.
-    return replace(scores, total=np.where(scores.total == 0, LEAST * best, total))
+    # What has nothing in common with the question has no odds to raise: it follows its fact.
+    return replace(scores, total=np.where(scores.total == 0, answering, total))
 
 
 def fact_value(share: float, confidence: float, best_turn: float) -> float:

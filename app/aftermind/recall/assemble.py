@@ -1,11 +1,13 @@
 """Assembles matches and other memories of a user into one block within its budget."""
 
 import sys
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
+from types import MappingProxyType
 
+from aftermind.ranking import terms
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
@@ -29,6 +31,7 @@ from aftermind.types import (
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
+COVERED = 0.5  # of a message's terms: a fact with so many has its content; "cat" is not in "has pet Dot"
 # What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
 # what sharing all of its words adds.
 TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
@@ -71,7 +74,8 @@ def build(
     pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count_each)
     standing = _standing(briefing, words)
     parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate((*pinned, *standing))]
-    parts += [_part(match, words, longest, key) for key, match in enumerate(matches, start=len(parts))]
+    contents = {match.item.id: match.item.content for match in matches if isinstance(match.item, Episode)}
+    parts += [_part(match, words, longest, key, contents) for key, match in enumerate(matches, start=len(parts))]
     fitted = fit([part.chunk for part in parts], query.token_budget, count_each)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     shown = [source for source in sources if isinstance(source, Match)]
@@ -140,7 +144,7 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
     return parts
 
 
-def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
+def _part(match: Match, words: QuestionWords, longest: int, key: int, contents: Mapping[EpisodeId, str]) -> _Part:
     chunk = _chunk(
         match.item,
         match.score,
@@ -150,6 +154,7 @@ def _part(match: Match, words: QuestionWords, longest: int, key: int) -> _Part:
         key=key,
         passage=match.passage,
         mark=superseded_mark(match.superseded_at),
+        contents=contents,
     )
     return _Part(chunk, match)
 
@@ -164,6 +169,7 @@ def _chunk(
     key: int = 0,
     passage: Passage | None = None,
     mark: str = "",
+    contents: Mapping[EpisodeId, str] = MappingProxyType({}),
 ) -> Chunk:
     """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
     text = shortenable_text(item)
@@ -172,7 +178,7 @@ def _chunk(
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        tells=_told_by(item),
+        tells=_told_by(item, contents),
         shortened=_shortening(item, text, words, passage, mark) if len(text) >= LONG_CHARACTERS else None,
     )
 
@@ -206,10 +212,19 @@ def _passage_excerpt(text: str, passage: Passage, characters: int, words: Questi
     return excerpt(text, start, characters)
 
 
-def _told_by(item: Item) -> frozenset[EpisodeId]:
+def _told_by(item: Item, contents: Mapping[EpisodeId, str]) -> frozenset[EpisodeId]:
+    """The messages whose content the item has: a fact, those that say little more than it does."""
     if isinstance(item, Episode):
         return frozenset([item.id])
-    return frozenset(item.sources) if isinstance(item, Fact) else frozenset()
+    if not isinstance(item, Fact):
+        return frozenset()
+    told = frozenset(terms(item.text))
+    return frozenset(each for each in item.sources if each not in contents or _says_little_more(contents[each], told))
+
+
+def _says_little_more(content: str, told: Set[str]) -> bool:
+    said = terms(content)
+    return sum(each in told for each in said) >= COVERED * len(said)
 
 
 def _when(item: Item) -> Order:

@@ -666,7 +666,7 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         if run.time.start is not None and run.time.end is not None:
-            scores = match_selection.admit_period(scores, frame, start=run.time.start, end=run.time.end)
+            scores = match_selection.admit_period(scores, frame, question, start=run.time.start, end=run.time.end)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
         settings = self._settings
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from math import exp, log
 
 from aftermind.llm.offline import dates
+from aftermind.ranking.tokenizer import stem
 from aftermind.types import Episode, Fact, Match
 
 # Added to the log-odds of a turn: of the 101 questions of LoCoMo's development half that name a period, 0.767 of the
@@ -43,6 +44,14 @@ _RELATIVE = re.compile(
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
 )
+# Words by which a question names a period, or asks for whatever happened in it.
+_UNSPECIFIC_WORDS = """
+day week weekend month year spring summer autumn fall winter jan feb mar apr may jun jul aug sep oct nov dec
+last next ago since until today yesterday early late start begin beginning middle end time period
+happen go do say tell talk discuss mention write chat message conversation event news new
+anything everything something thing show list summary summarise summarize recap remember life
+"""
+UNSPECIFIC_TERMS = frozenset(map(stem, (*dates.MONTHS, *_UNSPECIFIC_WORDS.split())))
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 

@@ -159,3 +159,17 @@ async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp
         "user lives in Vienna",
         "I moved from Leipzig to Vienna.",
     ]
+
+
+async def test_a_message_that_shares_no_word_with_the_question_follows_its_fact(tmp_path: Path) -> None:
+    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+        for content in (
+            "I have a cat named Dot.",
+            "The landlord raised our rent.",
+            "I work as a nurse at Mercy Hospital.",
+        ):
+            await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
+        block = await memory.recall("Which pet do I have?", user_id="ann", token_budget=80)
+
+    assert "I have a cat named Dot." in block.text
+    assert "landlord" not in block.text

@@ -218,3 +218,38 @@ async def test_the_least_score_is_that_of_a_turn_in_the_named_period() -> None:
         least = await memory.recall(question, user_id="alice", min_score=(june.score + february.score) / 2)
 
     assert [match.item.id for match in least.matches] == [june.item.id]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "question", ["What happened in March 2026?", "What did I talk about in March 2026?", "Show messages of March 2026."]
+)
+async def test_a_question_for_a_period_alone_gets_messages_of_others_last(question: str) -> None:
+    said = [
+        ("I planted tomatoes on the balcony.", 1),
+        ("My thesis is about monarch butterflies.", 3),
+        ("The heating broke, so we slept in the kitchen.", 3),
+        ("I handed in my thesis and got a good mark.", 10),
+        ("My laptop is ten years old.", 5),
+    ]
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for text, month in said:
+            message = Message.user(text, occurred_at=datetime(2026, month, 5, tzinfo=UTC))
+            await (await memory.remember([message], user_id="alice", session_id=str(month))).stored(timeout=60)
+
+        block = await memory.recall(question, user_id="alice", token_budget=60)
+
+    assert {each.item.occurred_at.month for each in block.matches} == {3}  # type: ignore[union-attr]
+    assert len(block.matches) == 2
+
+
+@pytest.mark.parametrize("question", ["What did I say about the rent?", "Remind me what I told you about rent."])
+async def test_the_words_that_ask_what_was_said_count_for_nothing(question: str) -> None:
+    said = ["The dentist said I need a root canal.", "My sister told me a joke.", "The landlord raised our rent again."]
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for text in said:
+            await (await memory.remember(text, user_id="alice")).stored(timeout=60)
+
+        found = await memory.recall(question, user_id="alice", mode="lexical")
+
+    assert found.matches[0].item.content == said[2]  # type: ignore[union-attr]
+    assert [each.lexical_score for each in found.matches] == [1.0, 0.0, 0.0]

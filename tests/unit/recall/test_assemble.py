@@ -241,6 +241,16 @@ def test_a_fact_does_not_repeat_its_turn_where_others_have_something_to_say() ->
     assert not {source.id, repeated.id} <= {each.id for each in shown}
 
 
+def test_a_fact_with_little_of_its_turn_does_not_take_its_place() -> None:
+    source, other = said("I have a cat named Dot."), said("The flat has two rooms and a balcony.")
+    pet = replace(fact("user", "has_pet", "Dot"), sources=(source.id,))
+    matches = [Match(item=pet, score=0.6), Match(item=source, score=0.5), Match(item=other, score=0.3)]
+
+    shown = [match.item for match in made([], budget=60, extra=matches).matches]
+
+    assert shown == [pet, source]
+
+
 def test_the_answer_in_the_middle_of_a_long_text_is_shown_in_300_tokens() -> None:
     filler = "The committee approved the minutes of the former session without changes. "
     text = filler * 330 + "The harbor cranes cost four million. " + filler * 330
