@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aftermind import Episode, errors
+from aftermind import Episode, StepState, errors
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobId, JobKind, JobState
@@ -180,7 +180,8 @@ async def test_messages_are_edited_for_one_job_only(operated: Operated) -> None:
 
 async def test_a_dead_extraction_is_repeated_by_the_model_that_works_again(operated: Operated) -> None:
     operated.script.faults = {"refusal": 1.0}
-    await (await operated.memory.remember(SAID, user_id="alice", session_id="s1")).stored(timeout=PATIENCE_SECONDS)
+    receipt = await operated.memory.remember(SAID, user_id="alice", session_id="s1")
+    await receipt.stored(timeout=PATIENCE_SECONDS)
 
     async def is_dead() -> bool:
         wanted = JobFilter(namespace=operated.memory.namespace, kinds=(JobKind.EXTRACT,))
@@ -196,3 +197,5 @@ async def test_a_dead_extraction_is_repeated_by_the_model_that_works_again(opera
     assert done.counts == {ItemState.DONE: 1}
     assert await believed(operated) == {"Oslo"}
     assert await operated.memory.dead_letters.list(wanted) == []
+    status = await receipt.status()
+    assert (status.extracted, status.why) == (StepState.DONE, None)

@@ -34,9 +34,6 @@ T = TypeVar("T")
 State = Literal["ok", "degraded", "down"]
 
 
-MAX_NAMED = 3  # tenants in one line
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
     """One component. `needed`: without it no question can be answered whole. `is_outage`: it does not answer; else a
@@ -316,16 +313,25 @@ async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]
             tokens[row.namespace] += 0 if row.kind is JobKind.EMBED else row.tokens_in + row.tokens_out
             spent[row.namespace] += row.cost_usd
     return [
-        f"{name} has used its budget of today ({tokens[name]:,} tokens, ${spent[name]:.2f}); its jobs of models wait"
+        f"{name} has used its budget of today ({_used(tokens[name], most, spent[name], dollars)}); "
+        "its jobs of models wait"
         for name in sorted(tokens)
         if (most and tokens[name] >= most) or (dollars and spent[name] >= dollars)
     ]
 
 
+def _used(tokens: int, most: int, spent: float, dollars: float) -> str:
+    of_tokens = f"{tokens:,} of {most:,} tokens" if most else ""
+    return ", ".join(filter(None, (of_tokens, f"${spent:,.2f} of ${dollars:,.2f}" if dollars else "")))
+
+
 async def _budgets(parts: Parts) -> str:
-    found = await spent_budgets(parts)
-    shown = [*found[:MAX_NAMED], *([f"and {len(found) - MAX_NAMED} more"] if len(found) > MAX_NAMED else [])]
-    return f"!{'; '.join(shown)}" if found else "none is used up"
+    """Without names of tenants: /readyz asks for no key."""
+    count = len(await spent_budgets(parts))
+    if not count:
+        return "none is used up"
+    who = "1 namespace has used its budget" if count == 1 else f"{count:,} namespaces have used their budgets"
+    return f"!{who} of today; their jobs of models wait: `aftermind doctor` names them"
 
 
 async def _vectors(parts: Parts) -> str:

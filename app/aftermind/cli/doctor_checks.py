@@ -72,13 +72,20 @@ class Finding:
 
 # What a server that answers refuses a login for, by a part of its message.
 REFUSED = (
-    ("password authentication failed", "Correct the user and the password in AFTERMIND_DATABASE_URL."),
-    ("does not exist", "Correct the database or the user in AFTERMIND_DATABASE_URL, or create it."),
+    ("password authentication failed", "Correct the user and the password in {setting}."),
+    ("does not exist", "Correct the database or the user in {setting}, or create it."),
     ("NOAUTH", "Add the password to the address: redis://:PASSWORD@host:port."),
     ("WRONGPASS", "Correct the user and the password in AFTERMIND_BROKER_URL (and AFTERMIND_REDIS_URL, if it is set)."),
     ("Authentication required", "Add the password to the address: redis://:PASSWORD@host:port."),
     ("invalid username-password", "Correct the user and the password in AFTERMIND_BROKER_URL."),
 )
+
+# Which setting has the login of a check of Postgres; others use AFTERMIND_DATABASE_URL.
+LOGIN_OF = {
+    "replica": "AFTERMIND_REPLICA_URLS",
+    "work": "AFTERMIND_RELAY_URL (of AFTERMIND_DATABASE_URL, if that is not set)",
+    "placement": "AFTERMIND_RELAY_URL",
+}
 
 Check = Callable[P, Awaitable[list[Finding]]]
 
@@ -97,7 +104,9 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                 if isinstance(exc, errors.StoreUnavailable | errors.RedisUnavailable):  # its hint names this command
                     why = f"{exc.what}: {exc.why}" if isinstance(exc, errors.StoreUnavailable) else f"Redis: {exc.why}"
                 why = why.removeprefix(f"{what}: ")
-                found = next((fix for text, fix in REFUSED if text in why), _first_remedy(exc, what) or remedy)
+                setting = LOGIN_OF.get(what, "AFTERMIND_DATABASE_URL")
+                refused = [fix.format(setting=setting) for text, fix in REFUSED if text in why]
+                found = refused[0] if refused else _first_remedy(exc, what) or remedy
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 
         return check_safely

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aftermind.evaluation import locomo
-from aftermind.types.message import RECORD, FrameworkRecord
+from aftermind.types.message import RECORD, UNDONE, FrameworkRecord
 from aftermind.types.validation import Given
 
 _EXPORTED = ("role", "content", "name", "metadata", "occurred_at", "expires_at")
@@ -52,6 +52,7 @@ class FileTurn:
     place: FilePosition
     agent_id: str | None = None
     save: tuple[str, ...] | None = None  # of `remember`
+    undone: bool = False  # by `undo`, where it was exported
     namespace: str | None = None
 
 
@@ -127,7 +128,8 @@ def _is_export(found: Mapping[str, Any]) -> bool:  # Any: JSON
 
 
 def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
-    """The conversations of an export of a user: one for each run of messages with the same session, agent and `save`.
+    """The conversations of an export of a user: one for each run of messages with the same session, agent, `save` and
+    mark.
 
     What the user wrote in groups is left out: it belongs to the groups. So are messages that have expired.
     """
@@ -139,9 +141,10 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
             **{name: each[0]["scope"].get(name) for name in ("user_id", "session_id", "agent_id")},
             "namespace": owner.get("namespace"),
             "save": _saved(each[0]),
+            "undone": _is_undone(each[0]),
             "messages": [_exported_message(one) for one in each],
         }
-        for each in (list(run) for _, run in groupby(own, key=lambda each: (each["scope"], _saved(each))))
+        for each in (list(run) for _, run in groupby(own, key=_run_key))
     ]
 
 
@@ -165,10 +168,18 @@ def _is_exported(episode: Any, user: Any) -> bool:  # Any: JSON
         return True
 
 
+def _run_key(episode: Mapping[str, Any]) -> Any:  # Any: JSON
+    return episode["scope"], _saved(episode), _is_undone(episode)
+
+
+def _is_undone(episode: Mapping[str, Any]) -> bool:  # Any: JSON
+    return episode.get("mark") == UNDONE
+
+
 def _saved(episode: Mapping[str, Any]) -> Any:  # Any: JSON
     """What it is kept for: of a message that was undone, no facts, traits and summaries are made again."""
     keep = episode.get("keep")
-    if isinstance(keep, list) and episode.get("mark") == "undone":
+    if isinstance(keep, list) and _is_undone(episode):
         return [kind for kind in keep if kind == "history"]
     return keep
 
@@ -253,6 +264,7 @@ def _conversation(
             agent_id=agent,
             save=None if save is None else tuple(save),
             namespace=space,
+            undone=found.get("undone") is True,
         )
         for index, turn in enumerate(turns)
     ]

@@ -57,6 +57,7 @@ class Ingested:
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
     dead: int = 0  # dead letters of the users, when all was done
+    undone: int = 0  # messages that were undone where they were exported, and are again
     stalled: str = ""  # why the end was not waited for, if it was not
 
 
@@ -152,16 +153,18 @@ async def play(
     if not turns:
         return done
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    undone: list[tuple[FileTurn, Receipt]] = []
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
-            await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
+            undone += await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
             bars.update(
                 queued,
                 completed=done.queued + len(done.bad),
                 said=f"{done.queued:,} of {terminal.count_of(len(turns), 'turn')}",
             )
         bars.update(queued, completed=len(turns))
+        await _undo(memory, undone, done, seconds=still_seconds)
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
     return done
@@ -204,6 +207,8 @@ def report(done: Ingested) -> None:
     )
     parts = "" if done.known is None else f", {done.messages - done.known:,} new, {done.known:,} already stored"
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
+    if done.undone:
+        out.print(f"{terminal.count_of(done.undone, 'message')} undone, as where they were exported.")
     if any(user is None for _, user in done.users):
         terminal.warn("Conversations without a user are those of the anonymous user. --user names another one.")
     if done.stalled:
@@ -218,14 +223,30 @@ def report(done: Ingested) -> None:
         terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
 
 
-async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> None:
-    """Tasks start in the order of the file, so each session keeps its order while calls share round trips."""
+async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> list[tuple[FileTurn, Receipt]]:
+    """Tasks start in the order of the file, so each session keeps its order while calls share round trips.
+
+    Returns the turns that were undone where they were exported.
+    """
     known = None if done.known is None else await _count_known(memory, turns)
     done.known = None if known is None or done.known is None else done.known + known
-    await asyncio.gather(*(_remember(memory, turn, done) for turn in turns))
+    receipts = await asyncio.gather(*(_remember(memory, turn, done) for turn in turns))
+    return [(turn, receipt) for turn, receipt in zip(turns, receipts, strict=True) if turn.undone and receipt]
 
 
-async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> None:
+async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done: Ingested, *, seconds: float) -> None:
+    """Hide messages again that were undone where they were exported: they can be undone once they are stored."""
+    for turn, receipt in turns:
+        try:
+            await receipt.stored(timeout=seconds)
+        except errors.ReceiptTimeout:
+            done.stalled = "messages that were undone are not stored yet, so they are shown. Repeat the command"
+            return
+        await memory.undo(*receipt.episode_ids, user_id=turn.user_id, namespace=turn.namespace)
+        done.undone += len(receipt.episode_ids)
+
+
+async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> Receipt | None:
     try:
         receipt = await memory.remember(
             turn.messages,
@@ -238,11 +259,12 @@ async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> None:
         )
     except errors.InvalidInput as exc:
         done.bad.append(BadLine(place=turn.place, reason=str(exc)))
-        return
+        return None
     done.queued += 1
     done.messages += len(turn.messages)
     done.spooled += receipt.spooled
     done.users.add((turn.namespace, turn.user_id))
+    return receipt
 
 
 async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) -> None:

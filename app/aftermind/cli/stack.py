@@ -197,6 +197,8 @@ def status() -> object:
 
 
 def _status_of_store(settings: Settings) -> object:
+    from aftermind.api.health import JOBS  # with SQLAlchemy, which a status of the embedded stack does without
+
     found = address_resolution.resolve(settings)
     seen = terminal.with_memory(lambda memory: memory.health())
     shown = terminal.make_table("component", "state", "detail", flexible="detail")
@@ -205,7 +207,10 @@ def _status_of_store(settings: Settings) -> object:
     terminal.show(shown)
     waiting = sum(row.runnable + row.running + row.waiting for row in seen.work)
     dead = sum(row.dead for row in seen.work)
-    out.print(f"\n{terminal.count_of(waiting, 'job')} to do, {terminal.count_of(dead, 'dead letter')}.")
+    if any(part.state == "down" for part in seen.parts if part.name in ("store", JOBS)):
+        out.print("\nHow many jobs are to do is unknown: see above.")
+    else:
+        out.print(f"\n{terminal.count_of(waiting, 'job')} to do, {terminal.count_of(dead, 'dead letter')}.")
     if found.is_shared:
         places = "Celery workers:" if found.broker else "the processes that open this store, and in"
         out.print(f"Jobs run in {places} [bold]aftermind worker[/].")

@@ -41,6 +41,17 @@ def build_timeline(
     )
 
 
+def states_by_kind(jobs: Iterable[tuple[JobKind, JobState]]) -> dict[JobKind, JobState]:
+    """Of several jobs of a kind, the state that is furthest from done; a replayed one counts by its successor."""
+    found: dict[JobKind, JobState] = {}
+    for kind, state in jobs:
+        known = found.get(kind)
+        is_further = known in (JobState.DONE, JobState.REPLAYED) or not state.is_final
+        if known is None or (is_further and state is not JobState.REPLAYED):
+            found[kind] = state
+    return found
+
+
 def timeline_of_job(job: Job, attempts: Sequence[Attempt]) -> Timeline:
     """The processing of a job that follows no turn, such as a summary of a session or a step of a re-embedding."""
     return Timeline(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from itertools import groupby
 from typing import Any
@@ -102,12 +102,21 @@ def _operation(document: Schema, path: str, method: str, given: Schema) -> Opera
         description=given.get("description", ""),
         right=given[RIGHT],
         parameters=tuple(parameters),
-        body=tuple(_fields(document, body)),
+        body=tuple(_body_fields(document, body)),
         status=f"{status} {HTTPStatus(int(status)).phrase}",
         answer=_type(document, shown) if shown else None,
         answer_fields=tuple(_fields(document, shown)),
         example=_example(document, method.upper(), path, given.get("parameters", ()), body),
     )
+
+
+def _body_fields(document: Schema, schema: Schema) -> Iterator[Field]:
+    """Those of a body, and after one that is an object itself, its fields as `filter.kinds`."""
+    properties = _resolved(document, schema).get("properties", {})
+    for field in _fields(document, schema):
+        yield field
+        for inner in _fields(document, properties[field.name]) if "$ref" in properties[field.name] else ():
+            yield replace(inner, name=f"{field.name}.{inner.name}")
 
 
 def _fields(document: Schema, schema: Schema) -> Iterator[Field]:

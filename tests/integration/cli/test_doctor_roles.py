@@ -50,6 +50,21 @@ async def test_a_superuser_and_the_owner_are_bad_and_a_member_is_well(
     assert [each.verdict for each in await found(bound, "tenants")] == [Verdict.GOOD]
 
 
+async def test_the_setting_of_a_login_that_is_refused_is_named(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    well = settings_of(database, database.app_url, redis_url, tmp_path)
+    away = SecretStr(database.relay_url.rpartition("/")[0] + "/no_such_database")
+
+    [work] = await found(well.model_copy(update={"relay_url": away}), "work")
+    [replica] = await found(well.model_copy(update={"replica_urls": (away,)}), "replica")
+    [primary] = await found(well.model_copy(update={"database_url": away}), "Postgres")
+
+    assert work.remedy.startswith("Correct the database or the user in AFTERMIND_RELAY_URL")
+    assert "in AFTERMIND_REPLICA_URLS" in replica.remedy
+    assert "in AFTERMIND_DATABASE_URL" in primary.remedy
+
+
 async def test_a_login_of_a_replica_or_of_the_relay_that_is_refused_is_bad(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

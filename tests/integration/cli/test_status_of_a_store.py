@@ -44,3 +44,5 @@ async def test_status_of_a_store_that_is_away_ends_with_1(tmp_path: Path) -> Non
 
     assert shown.returncode == 1
     assert "down" in shown.stdout
+    assert "How many jobs are to do is unknown" in shown.stdout
+    assert "0 jobs" not in shown.stdout

@@ -35,7 +35,8 @@ async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> No
 
     assert (before.state, before.detail) == ("ok", "none is used up")
     assert after.state == "degraded"
-    assert "acme has used its budget of today (100 tokens" in after.detail
+    assert after.detail.startswith("1 namespace has used its budget of today")
+    assert "acme" not in after.detail  # /readyz asks for no key
     [finding] = [each for each in json.loads(done.stdout) if each["what"] == "budget"]
-    assert finding["seen"].startswith("acme has used its budget")
+    assert finding["seen"].startswith("acme has used its budget of today (100 of 50 tokens)")
     assert "AFTERMIND_NAMESPACE_TOKENS_PER_DAY" in finding["remedy"]

@@ -14,6 +14,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
+from aftermind.ledger.job_timeline import states_by_kind
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
@@ -408,12 +409,7 @@ class InMemoryLedger:
         async with self._database.transaction(read_only=True) as tx:
             ids = [job_id, *mem(tx).table("follows").get(job_id, ())]
             jobs = [jobs_table(tx)[id_].job for id_ in ids if id_ in jobs_table(tx)]
-        found: dict[JobKind, JobState] = {}
-        for job in jobs:
-            known = found.get(job.kind)
-            if known is None or known is JobState.DONE or (known.is_final and not job.state.is_final):
-                found[job.kind] = job.state
-        return found
+        return states_by_kind((job.kind, job.state) for job in jobs)
 
     def _placed(self, tx: Transaction, kind: JobKind, now: datetime) -> list[Record]:
         """The jobs that wait; those whose time has come get their place: one after the owner's last, not before the

@@ -15,6 +15,7 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.db.error_mapping import is_duplicate
 from aftermind.db.postgres_transaction import PgTransaction, pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
+from aftermind.ledger.job_timeline import states_by_kind
 from aftermind.ledger.postgres import enqueue as entering
 from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres.leases import ClaimRequest, ready_namespaces
@@ -334,11 +335,7 @@ class PostgresLedger:
     async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
         async with self._looking(owner) as tx:
             rows = await pg(tx).rows(_FOLLOWING, id=job_id)
-        found: dict[JobKind, JobState] = {}
-        for kind, state in ((JobKind(row.kind), JobState(row.state)) for row in rows):
-            if kind not in found or found[kind] is JobState.DONE or (found[kind].is_final and not state.is_final):
-                found[kind] = state  # of several jobs of a kind the one that is furthest from done
-        return found
+        return states_by_kind((JobKind(row.kind), JobState(row.state)) for row in rows)
 
     def _looking(self, owner: Scope | None) -> AbstractAsyncContextManager[PgTransaction]:
         namespace = self._namespace if owner is None else owner.namespace

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated
 
@@ -11,12 +11,13 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from aftermind import errors
+from aftermind.api.health import Work
 from aftermind.ledger.protocol import DailyUsage, ModelUsage
 from aftermind.telemetry import exposition
-from aftermind.types import JobKind
+from aftermind.types import JobKind, JobState
 from aftermind.types.api_key import Right
-from aftermind.types.job_admin import MetricSample, ProcessInfo
-from aftermind.types.replay import DeadGroup, JobFilter
+from aftermind.types.job_admin import JobCount, MetricSample, ProcessInfo
+from aftermind.types.replay import JobFilter
 from aftermind.web.pages import history_charts, metric_deltas, rendering
 from aftermind.web.pages.metrics_sampler import Pulse, Sample
 from aftermind.web.pages.page_permissions import Seen, Viewer
@@ -43,7 +44,7 @@ router = APIRouter(route_class=rendering.PageRoute)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One queue, of all tenants; dead letters are those of the viewer's own. None: the store does not answer."""
+    """One queue, of all tenants if the viewer may see them, else of the viewer's. None: the store does not answer."""
 
     kind: str
     runnable: int | None
@@ -113,7 +114,8 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
     groups = await memory.dead_letters.groups(wanted, limit=GROUPS) if is_shown else None
     return {
         "health": now.health,
-        "rows": [_row(now, kind, finished, groups) for kind in JobKind],
+        "rows": await _rows(viewer, now, finished, is_up=is_up),
+        "of_all": viewer.may(Right.TENANTS),
         "per_second": sum(finished.values()),
         "fresh": metric_deltas.quantiles(before.counts, now.counts, "aftermind_freshness_seconds", "stage", SHARES),
         "recall": metric_deltas.quantiles(before.counts, now.counts, "aftermind_recall_seconds", None, SHARES).get(""),
@@ -150,18 +152,43 @@ def _is_up(sample: Sample) -> bool:
     return any(part.name == "store" and part.state != "down" for part in sample.health.parts)
 
 
-def _row(now: Sample, kind: JobKind, finished: dict[str, float], groups: Sequence[DeadGroup] | None) -> Row:
-    work = next((row for row in now.health.work if row.kind == kind), None)
-    none = 0 if _is_up(now) else None
+async def _rows(viewer: Viewer, now: Sample, finished: dict[str, float], *, is_up: bool) -> list[Row]:
+    """A row for each kind of job: what the sample has of all tenants, or what is counted of the viewer's own."""
+    may_operate = viewer.may(Right.OPERATE)
+    if viewer.may(Right.TENANTS) or not is_up:
+        work: Sequence[Work] = now.health.work
+    else:
+        work = _counted(await viewer.memory.job_admin.counts(namespace=viewer.namespace))
+    found = {row.kind: row for row in work}
+    if is_up:  # a queue without jobs is not reported
+        found = {kind: Work(kind=kind) for kind in JobKind} | found
+    return [_row(kind, found.get(kind), finished, may_operate=may_operate) for kind in JobKind]
+
+
+def _row(kind: JobKind, work: Work | None, finished: dict[str, float], *, may_operate: bool) -> Row:
     return Row(
         kind=kind.value,
-        runnable=work.runnable if work else none,
-        age_seconds=work.age_seconds if work and work.runnable else None,
-        running=work.running if work else none,
-        waiting=work.waiting if work else none,
-        dead=None if groups is None else sum(group.count for group in groups if group.kind is kind),
+        runnable=work.runnable if work else None,
+        age_seconds=work.age_seconds if work and work.runnable and work.age_seconds else None,
+        running=work.running if work else None,
+        waiting=work.waiting if work else None,
+        dead=work.dead if work and may_operate else None,
         per_second=finished.get(kind.value, 0.0),
     )
+
+
+def _counted(counts: Sequence[JobCount]) -> list[Work]:
+    found = {each.kind: Work(kind=each.kind.value) for each in counts}
+    for each in counts:
+        row = found[each.kind]
+        if each.state is JobState.DEAD:
+            found[each.kind] = replace(row, dead=row.dead + each.count)
+        elif each.state is JobState.RUNNING:
+            found[each.kind] = replace(row, running=row.running + each.count)
+        elif not each.state.is_final:
+            due = each.count - each.scheduled
+            found[each.kind] = replace(row, runnable=row.runnable + due, waiting=row.waiting + each.scheduled)
+    return list(found.values())
 
 
 def _finished(samples: Sequence[Sample]) -> dict[str, float]:

@@ -20,14 +20,14 @@ router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
 
 
 class FilterIn(schemas.Shape):
-    """Which jobs are meant; everything that is given has to fit. `error` is a text that the error contains."""
+    """Which jobs are meant; everything that is given has to fit."""
 
     ids: list[UUID] = Field(default_factory=list, max_length=10_000)
     states: list[JobState] = Field(default_factory=list)
     kinds: list[JobKind] = Field(default_factory=list)
-    reasons: list[str] = Field(default_factory=list)
-    fingerprint: str | None = None
-    error: str | None = None
+    reasons: list[str] = Field(default_factory=list, description="Reason codes, as dead letters have them.")
+    fingerprint: str | None = Field(default=None, description="That of an error, as dead letters have it.")
+    error: str | None = Field(default=None, description="A text that the error contains.")
     user_id: schemas.Id | None = None
     session_id: schemas.Id | None = None
     since: AwareDatetime | None = None
