@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -37,11 +38,12 @@ def costs(
         )
 
     found = terminal.with_memory(work)
-    terminal.show(_spent(found, wide=wide) if found else "No model usage since then.", wide=wide)
+    terminal.show(cost_table(found, wide=wide) if found else "No model usage since then.", wide=wide)
     return found
 
 
-def _spent(found: Sequence[DailyUsage], *, wide: bool) -> Table:
+def cost_table(found: Sequence[DailyUsage], *, wide: bool) -> Table:
+    """The rows, a subtotal of each day of several, and the total."""
     titles = ["day", "user", "kind", "calls", "tokens in", "out", "USD", "seconds"]
     shown = terminal.make_table(*(titles if wide else titles[:-1]), "model", flexible="model")
 
@@ -51,13 +53,14 @@ def _spent(found: Sequence[DailyUsage], *, wide: bool) -> Table:
         cells = [*labels, *(f"{count:,}" for count in counts), f"{usd:.4f}", f"{seconds:.1f}"]
         shown.add_row(*(cells if wide else cells[:-1]), terminal.one_line(model))
 
-    for each in found:
-        user = each.owner.user_id or "anonymous"
-        add(
-            [each.day.isoformat(), escape(user if wide else shorten(user)), each.kind],
-            each.spent.model or "",
-            [each.spent],
-        )
+    days = [list(rows) for _, rows in groupby(found, key=lambda each: each.day)]
+    for rows in days:
+        day = rows[0].day.isoformat()
+        for each in rows:
+            user = each.owner.user_id or "anonymous"
+            add([day, escape(user if wide else shorten(user)), each.kind], each.spent.model or "", [each.spent])
+        if 1 < len(rows) < len(found):
+            add([day, "all", ""], "", [each.spent for each in rows])
     if len(found) > 1:
         add(["total", "", ""], "", [each.spent for each in found])
     return shown

@@ -1,5 +1,7 @@
 """Selects the node for a recall: a replica that has replayed the scope's last write, else the primary.
 
+Replicas take turns, those that lag after the others: a user who has just written is served by them last.
+
 A replica's position is read on the same connection that is used afterwards: a position read elsewhere, or later, has no
 relation to the snapshot of a statement. A position stays valid for later reads of the connection, since WAL is never
 replayed backwards: so it is not read at every recall. A replica that fails, lags or was promoted is not used, and
@@ -11,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from time import monotonic
 
 from aftermind import errors
@@ -21,6 +24,7 @@ from aftermind.types import ServedBy, Watermark
 
 log = get_logger(__name__)
 
+LAGGING_SECONDS = 1.0  # from which a replica is read after the others
 REPLICA_SHARE = 0.4  # of the time that is left: what a frozen replica may cost a recall once, before it is left
 
 
@@ -33,6 +37,11 @@ class ReadNode:
     known: NodeState | None = None
     out: str | None = None  # why it is left
     looked_at: float = field(default=-1e9)
+
+    @property
+    def is_lagging(self) -> bool:
+        """Whether it was far behind when its state was last read."""
+        return self.known is not None and self.known.lag_seconds > LAGGING_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,7 @@ class Routing:
         self._max_lag, self._check = max_lag.total_seconds(), check.total_seconds()
         self._served_by, self._clock = served_by, clock
         self._probe: asyncio.Task[None] | None = None
+        self._turns = count()
 
     @asynccontextmanager
     async def replica(
@@ -122,8 +132,10 @@ class Routing:
         self, stack: AsyncExitStack, marks: tuple[Watermark, ...], deadline: float, namespace: str | None
     ) -> tuple[ReadNode, Route] | None:
         self._refresh_later()
-        serving = [node for node in self._replicas if node.out is None]
-        for node in sorted(serving, key=lambda each: each.known.lag_seconds if each.known else 0.0):
+        first = next(self._turns) % max(len(self._replicas), 1)
+        in_turn = (*self._replicas[first:], *self._replicas[:first])
+        serving = [node for node in in_turn if node.out is None]
+        for node in sorted(serving, key=lambda each: each.is_lagging):
             left = deadline - asyncio.get_running_loop().time()
             try:
                 async with AsyncExitStack() as attempt:  # left with its error, so that the connection is not kept
@@ -162,9 +174,10 @@ class Routing:
         node.out = why
 
     def _refresh_later(self) -> None:
-        """Check excluded replicas, in the background and one round at a time."""
+        """Check replicas that are excluded or lag, in the background and one round at a time."""
         now = self._clock()
-        due = [node for node in self._replicas if node.out is not None and now - node.looked_at >= self._check]
+        doubtful = [node for node in self._replicas if node.out is not None or node.is_lagging]
+        due = [node for node in doubtful if now - node.looked_at >= self._check]
         if due and (self._probe is None or self._probe.done()):
             self._probe = asyncio.get_running_loop().create_task(self.probe(due), name="aftermind replicas")
 

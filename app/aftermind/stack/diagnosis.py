@@ -4,6 +4,8 @@ import shutil
 import signal
 from pathlib import Path
 
+import orjson
+
 DISK_FULL = "No space left on device"
 FULL_BYTES = 1024**2  # with less, neither a page of the WAL nor a report can be written
 TAIL_BYTES = 4000
@@ -40,8 +42,17 @@ def explain_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
     for needle, cause, remedy in CAUSES:
         if needle in tail:
             return f"{how}: {cause}", remedy
-    said = " | ".join(line.strip() for line in tail.splitlines()[-TAIL_LINES:] if line.strip())
+    said = " | ".join(_message_of(line.strip()) for line in tail.splitlines()[-TAIL_LINES:] if line.strip())
     return (f"{how}: {said}" if said else how), f"Its log: {log_path}"
+
+
+def _message_of(line: str) -> str:
+    """What a line says: of a JSON line of a program of ours, its message, and the class of its error."""
+    try:
+        found = orjson.loads(line)
+        return " ".join([found["message"], *([f"({found['error_class']})"] if "error_class" in found else [])])
+    except (ValueError, TypeError, KeyError):
+        return line
 
 
 def is_full(folder: Path) -> bool:

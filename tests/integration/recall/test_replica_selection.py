@@ -1,6 +1,7 @@
 """Which node serves: a replica that has seen the scope's last write, else the primary, else an empty block in time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -97,6 +98,23 @@ async def test_a_replica_that_has_seen_the_write_serves(database: Database, read
     assert block.replica == "replica 0"
     assert "Oslo" in block.text
     assert block.degraded is None
+
+
+async def test_replicas_take_turns_and_one_that_is_down_is_passed_over(database: Database) -> None:
+    [url] = database.replica_urls
+    reading = Reading(database, replicas=(url, url, "postgresql://nobody@127.0.0.1:1/none", url))
+    try:
+        await keep(database.url, [said("I moved to Oslo")])
+        await caught_up(reading)
+        for _ in range(4):  # one of them finds the replica that is down
+            await reading.recall("Oslo")
+
+        served = Counter([(await reading.recall("Oslo")).replica for _ in range(12)])
+    finally:
+        await reading.close()
+
+    assert set(served) == {"replica 0", "replica 1", "replica 3"}
+    assert min(served.values()) >= 3
 
 
 async def test_a_paused_replica_is_never_served_to_a_scope_that_just_wrote(

@@ -1,9 +1,13 @@
 """Tables for people, at widths that are too narrow for them."""
 
+from datetime import date
+
 import pytest
 from rich.console import Console
 
-from aftermind.cli import terminal
+from aftermind.cli import costs, terminal
+from aftermind.ledger.protocol import DailyUsage, ModelUsage
+from aftermind.types import JobKind, Scope
 
 
 def test_rows_of_several_lines_keep_their_details_below_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +39,23 @@ def test_rows_of_several_lines_keep_their_details_below_them(monkeypatch: pytest
 )
 def test_a_price_below_a_cent_is_not_shown_as_nothing(usd: float | None, text: str) -> None:
     assert terminal.dollars(usd) == text
+
+
+def test_costs_of_several_days_have_a_subtotal_for_each_day_with_several_rows() -> None:
+    usage = [
+        DailyUsage(
+            day=date(2026, 11, day),
+            owner=Scope(user_id=user),
+            kind=JobKind.EMBED,
+            spent=ModelUsage(calls=calls, tokens_in=10, tokens_out=0, cost_usd=0.5, model="m"),
+        )
+        for day, user, calls in ((2, "ann", 1), (2, "bob", 2), (1, "ann", 4))
+    ]
+    printed = Console(width=100, record=True)
+
+    printed.print(costs.cost_table(usage, wide=False))
+
+    lines = [line.split()[:4] for line in printed.export_text().splitlines() if line.strip()]
+    assert ["2026-11-02", "all", "3"] in [line[:3] for line in lines]
+    assert not any(line[:2] == ["2026-11-01", "all"] for line in lines)
+    assert lines[-1][:2] == ["total", "7"]

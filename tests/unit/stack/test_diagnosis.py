@@ -1,0 +1,27 @@
+"""Why a component ended, as the supervisor's log and `aftermind status` report it."""
+
+from pathlib import Path
+
+from aftermind.stack.diagnosis import explain_exit
+
+
+def test_the_messages_of_json_lines_are_shown_without_the_rest(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text(
+        '{"at":"2026-11-28T10:00:00Z","level":"INFO","message":"turns are taken again","spooled":2}\n'
+        '{"at":"2026-11-28T10:00:01Z","level":"ERROR","message":"the job failed","error_class":"ValueError"}\n'
+        "a line of a server: {no JSON}\n"
+    )
+
+    why, remedy = explain_exit(-9, log, 0)
+
+    shown = "turns are taken again | the job failed (ValueError) | a line of a server: {no JSON}"
+    assert why == f"it was ended by SIGKILL: {shown}"
+    assert str(log) in remedy
+
+
+def test_a_known_cause_has_its_remedy(tmp_path: Path) -> None:
+    log = tmp_path / "redis.log"
+    log.write_text("bind: Address already in use\n")
+
+    assert explain_exit(1, log, 0)[0] == "it ended with exit code 1: its port is in use by another program"
