@@ -611,7 +611,10 @@ class Memory:
         return await self._parts.events.last(self._parts.scope(namespace=namespace, user_id=user_id))
 
     async def progress(self, *, user_id: str | None = None, namespace: str | None = None) -> Progress:
-        """How far the user's turns have come: stored, embedded, mined for facts."""
+        """How far the user's turns have come: stored, embedded, mined for facts.
+
+        Raises `StoreUnavailable`, and `RedisUnavailable` while Redis is away; the status of a receipt does not need it.
+        """
         return await health.progress(self._parts, self._parts.scope(namespace=namespace, user_id=user_id))
 
     async def drain(

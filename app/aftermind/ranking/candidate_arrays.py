@@ -159,19 +159,21 @@ def score_frame(
     *,
     session: Hashable = None,
     models: Models | None = None,
+    worths: NDArray[np.float64] | None = None,
 ) -> Scores:
-    """Score the turns for the query, in their order; `session` is the current one.
+    """Score the turns for the query, in their order; `session` is the current one, `worths` are of `worths_of`.
 
     A term that is the name of a speaker does not count as a word: greetings contain it often, and the speaker is a
     separate feature. `models` default to those for embedders without fitted ones.
     """
-    turns, worths = _turns(frame, question, frequencies, session)
-    return score(turns, worths, candidates=frame.candidate, models=models or models_of())
+    given = worths_of(frame, question, frequencies) if worths is None else worths
+    turns, weighed = _turns(frame, question, frequencies, session, given)
+    return score(turns, weighed, candidates=frame.candidate, models=models or models_of())
 
 
 def features_of(frame: Frame, question: Question, frequencies: Frequencies) -> Features:
     """The features of the turns, in their own order: what models are fitted to."""
-    turns, worths = _turns(frame, question, frequencies, None)
+    turns, worths = _turns(frame, question, frequencies, None, worths_of(frame, question, frequencies))
     return features(turns, worths, candidates=frame.candidate)
 
 
@@ -182,8 +184,9 @@ def worths_of(frame: Frame, question: Question, frequencies: Frequencies) -> NDA
     return worths
 
 
-def _turns(frame: Frame, question: Question, frequencies: Frequencies, session: Hashable) -> tuple[Turns, Worths]:
-    worths = worths_of(frame, question, frequencies)
+def _turns(
+    frame: Frame, question: Question, frequencies: Frequencies, session: Hashable, worths: NDArray[np.float64]
+) -> tuple[Turns, Worths]:
     turns = Turns(
         session=numbered(frame.session),
         position=frame.position,

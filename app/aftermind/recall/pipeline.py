@@ -648,8 +648,8 @@ class Recall:
             waiting, passages = with_passages(added, waiting, searched.compared, frequencies)
             run.passages |= passages
             frame, ids = frame.joined(waiting), [*ids, *added]
-        worths = worths_of(frame, question, frequencies).tolist()
-        by_term = dict(zip(question.terms, worths, strict=True))
+        worths = worths_of(frame, question, frequencies)
+        by_term = dict(zip(question.terms, worths.tolist(), strict=True))
         run.words = QuestionWords.of(query.searched, by_term, question.language)
         told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
         worth = shares(told, frame, question, frequencies)
@@ -663,7 +663,7 @@ class Recall:
         if query.mode is RecallMode.VECTOR:  # each turn's own vector counts
             models = replace(models, meaning=models.vector)
         run.scored = ids, frame, question, frequencies
-        scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models)
+        scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models, worths=worths)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         if run.time.start is not None and run.time.end is not None:
             scores = match_selection.admit_period(scores, frame, question, start=run.time.start, end=run.time.end)
