@@ -13,6 +13,7 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.cli import terminal
+from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.evaluation import datasets, questions_from_facts
 from aftermind.evaluation.datasets import GoldConversation
@@ -210,7 +211,10 @@ def parse_assignments(given: Sequence[str]) -> Given:
             near = nearest_name(name, [*RecallOptions.__annotations__, *Settings.model_fields])
             why = "write NAME=VALUE with a recall option or a setting as name."
             raise errors.InvalidSettings(name, text, f"{why} Did you mean {near}?" if near else why)
-        found[name] = text.split(",") if name in ("load", "roles") else _value(text)
+        if name in ("since", "until", "known_at"):
+            found[name] = moment(name, text)
+        else:
+            found[name] = text.split(",") if name in ("load", "roles") else _value(text)
     return found
 
 

@@ -1,7 +1,7 @@
 """Assembles matches and other memories of a user into one block within its budget."""
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
@@ -11,7 +11,16 @@ from aftermind.ranking import terms
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
-from aftermind.recall.token_budget import LONG_CHARACTERS, MOST_CHARACTERS, Chunk, CountEach, Order, fit
+from aftermind.recall.token_budget import (
+    LONG_CHARACTERS,
+    MOST_CHARACTERS,
+    Chunk,
+    CountEach,
+    Order,
+    TurnWord,
+    fit,
+    known_share,
+)
 from aftermind.stores.search import Briefing
 from aftermind.types import (
     Block,
@@ -31,10 +40,11 @@ from aftermind.types import (
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
-COVERED = 0.5  # of a message's terms: a fact with so many has its content; "cat" is not in "has pet Dot"
 # What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
 # what sharing all of its words adds.
 TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
+
+Said = Mapping[EpisodeId, frozenset[str]]  # the words of messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +74,19 @@ def build(
     degraded: str | None,
     started: float,
     recall_id: RecallId,
+    is_past: bool = False,
     unfitted: Unfitted | None = None,
 ) -> RecallBlock:
     """The block: what is expected to be worth most for its tokens, shown by kind and in time order.
 
-    What it has no space for is added to `unfitted`.
+    What it has no space for is added to `unfitted`; for a question about the past, what is no longer true is no reason.
     """
     longest = MOST_CHARACTERS * query.token_budget
     pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count_each)
     standing = _standing(briefing, words)
     parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate((*pinned, *standing))]
-    contents = {match.item.id: match.item.content for match in matches if isinstance(match.item, Episode)}
-    parts += [_part(match, words, longest, key, contents) for key, match in enumerate(matches, start=len(parts))]
+    said = _words_of_sources(matches)
+    parts += [_part(match, words, longest, key, said) for key, match in enumerate(matches, start=len(parts))]
     fitted = fit([part.chunk for part in parts], query.token_budget, count_each)
     sources = [parts[chunk.key].source for chunk in fitted.chunks]
     shown = [source for source in sources if isinstance(source, Match)]
@@ -84,7 +95,8 @@ def build(
         left_out = [_Part(_chunk(block, PINNED, (0, 0)), block) for block in briefing.blocks if block not in sources]
         in_block = {chunk.key for chunk in fitted.chunks}
         left_out += [part for part in parts if part.chunk.key not in in_block and not isinstance(part.source, Block)]
-        _add_unfitted(unfitted, left_out, in_block={each for chunk in fitted.chunks for each in chunk.tells})
+        told = {each for chunk in fitted.chunks for each in chunk.tells}
+        _add_unfitted(unfitted, left_out, told=told, is_past=is_past)
     return RecallBlock(
         query=query.text,
         text=fitted.text,
@@ -104,17 +116,17 @@ def build(
     )
 
 
-def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, in_block: Set[Hashable]) -> None:
-    """Add these parts with the reasons; `in_block` are the messages whose content the block has."""
+def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[TurnWord], is_past: bool) -> None:
+    """Add these parts with the reasons; `told` are the words of messages that the block has."""
     for part in parts:
         source = part.source
         if isinstance(source, str):
             unfitted.traits.append(source)
             continue
         match = source if isinstance(source, Match) else Match(item=source, score=min(part.chunk.value, 1.0))
-        if match.superseded_at is not None:
+        if match.superseded_at is not None and not is_past:
             reason = ExclusionReason.SUPERSEDED
-        elif part.chunk.tells & in_block:
+        elif known_share(part.chunk, told) >= 1.0:
             reason = ExclusionReason.REPEATED
         else:
             reason = ExclusionReason.BUDGET
@@ -144,7 +156,7 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
     return parts
 
 
-def _part(match: Match, words: QuestionWords, longest: int, key: int, contents: Mapping[EpisodeId, str]) -> _Part:
+def _part(match: Match, words: QuestionWords, longest: int, key: int, said: Said) -> _Part:
     chunk = _chunk(
         match.item,
         match.score,
@@ -154,7 +166,7 @@ def _part(match: Match, words: QuestionWords, longest: int, key: int, contents: 
         key=key,
         passage=match.passage,
         mark=superseded_mark(match.superseded_at),
-        contents=contents,
+        said=said,
     )
     return _Part(chunk, match)
 
@@ -169,7 +181,7 @@ def _chunk(
     key: int = 0,
     passage: Passage | None = None,
     mark: str = "",
-    contents: Mapping[EpisodeId, str] = MappingProxyType({}),
+    said: Said = MappingProxyType({}),
 ) -> Chunk:
     """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
     text = shortenable_text(item)
@@ -178,7 +190,7 @@ def _chunk(
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        tells=_told_by(item, contents),
+        tells=_told_by(item, said),
         shortened=_shortening(item, text, words, passage, mark) if len(text) >= LONG_CHARACTERS else None,
     )
 
@@ -212,19 +224,21 @@ def _passage_excerpt(text: str, passage: Passage, characters: int, words: Questi
     return excerpt(text, start, characters)
 
 
-def _told_by(item: Item, contents: Mapping[EpisodeId, str]) -> frozenset[EpisodeId]:
-    """The messages whose content the item has: a fact, those that say little more than it does."""
+def _words_of_sources(matches: Sequence[Match]) -> Said:
+    """The words of the messages among the matches that facts among them came from."""
+    sources = {each for match in matches if isinstance(match.item, Fact) for each in match.item.sources}
+    turns = [match.item for match in matches if isinstance(match.item, Episode) and match.item.id in sources]
+    return {turn.id: frozenset(terms(turn.content)) for turn in turns}
+
+
+def _told_by(item: Item, said: Said) -> frozenset[TurnWord]:
+    """The words of messages that the item has: a message all of its own, a fact those of its sources."""
     if isinstance(item, Episode):
-        return frozenset([item.id])
-    if not isinstance(item, Fact):
+        return frozenset((item.id, word) for word in said.get(item.id, ()))
+    if not isinstance(item, Fact) or not item.sources:
         return frozenset()
     told = frozenset(terms(item.text))
-    return frozenset(each for each in item.sources if each not in contents or _says_little_more(contents[each], told))
-
-
-def _says_little_more(content: str, told: Set[str]) -> bool:
-    said = terms(content)
-    return sum(each in told for each in said) >= COVERED * len(said)
+    return frozenset((each, word) for each in item.sources for word in told & said.get(each, told))
 
 
 def _when(item: Item) -> Order:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
 from aftermind.ranking import (
     Frame,
-    Question,
     Scores,
     capitalised_words,
     covering_value,
@@ -27,12 +26,13 @@ from aftermind.ranking import (
     tokens,
 )
 from aftermind.recall.excerpts import QuestionWords
-from aftermind.recall.question_time import IN_PERIOD, UNSPECIFIC_TERMS, rescored, shifted
+from aftermind.recall.question_time import IN_PERIOD, QuestionTime, rescored, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.feedback import FeedbackCount
 
-OUTSIDE_PERIOD = 0.01  # times the score of a turn, where a question asks for nothing but a period
+# Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
+IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
@@ -91,16 +91,19 @@ def places(
     return found, len(order)
 
 
-def admit_period(scores: Scores, frame: Frame, question: Question, *, start: datetime, end: datetime) -> Scores:
+def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: bool) -> Scores:
     """The scores with the turns of a period at `LEAST_IN_PERIOD` at least, also without a word of the question.
 
-    Where no turn has a word of the question that names more than the period, the others come behind: what is likest to
+    If the question asks for the period alone, each of its turns answers, and the others come behind: what is likest to
     such a question is chance.
     """
-    within = frame.candidate & (frame.said_at >= start.timestamp()) & (frame.said_at < end.timestamp())
-    is_specific = np.array([each not in UNSPECIFIC_TERMS and not each.isdigit() for each in question.terms], dtype=bool)
-    others = scores.total if frame.hits[:, is_specific].any() else scores.total * OUTSIDE_PERIOD
-    return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), others))
+    if time.start is None or time.end is None:
+        return scores
+    within = frame.candidate & (frame.said_at >= time.start.timestamp()) & (frame.said_at < time.end.timestamp())
+    if is_alone:
+        answering = IN_PERIOD_ALONE + (1 - IN_PERIOD_ALONE) * scores.total
+        return replace(scores, total=np.where(within, answering, scores.total * OUTSIDE_PERIOD))
+    return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), scores.total))
 
 
 def burst_scores(

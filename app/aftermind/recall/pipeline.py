@@ -50,7 +50,7 @@ from aftermind.recall.pending_candidates import (
 )
 from aftermind.recall.query import Query, RecallMode
 from aftermind.recall.query_embeddings import QueryVectors
-from aftermind.recall.question_time import CANDIDATES, QuestionTime
+from aftermind.recall.question_time import CANDIDATES, UNSPECIFIC_TERMS, QuestionTime
 from aftermind.recall.render import as_text, line_of
 from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
@@ -96,6 +96,7 @@ RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10
 # A turn that is less likely to answer is not shown, unless the owner has no more turns than the limit.
 # Twice as much costs MiniLM 0.009 of recall@10 where answers are spread over sessions; half as much finds the same.
 NOISE = 0.001
+LEAST_CONSIDERED = 30  # turns, whatever the limit: what ended, and what took its place, is seen among them
 SPARE = 3  # multiple of the limit that is considered if diversity is requested
 NEAR_MISSES = 20  # turns that an explanation adds to those that were considered, and that filters left out
 
@@ -260,6 +261,7 @@ class Recall:
             degraded="; ".join(run.degraded) or None,
             started=started,
             recall_id=run.id,
+            is_past=run.time.is_past,
             unfitted=unfitted,
         )
 
@@ -531,8 +533,7 @@ class Recall:
         if query.mode is RecallMode.HYBRID:
             run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
-            preferred = run.time.among(run.query.searched, run.matches).preferred(run.matches)
-            _keep_likely(run, preferred, least=run.min_score)
+            _keep_likely(run, run.time.preferred(run.matches), least=run.min_score)
         run.matches = self._decayed(run, run.matches)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
@@ -665,9 +666,13 @@ class Recall:
         run.scored = ids, frame, question, frequencies
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models, worths=worths)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
-        if run.time.start is not None and run.time.end is not None:
-            scores = match_selection.admit_period(scores, frame, question, start=run.time.start, end=run.time.end)
-        most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0)
+        if run.time.end is not None:
+            specific = [each not in UNSPECIFIC_TERMS and not each.isdigit() for each in question.terms]
+            is_alone = not frame.hits[:, np.array(specific, dtype=bool)].any()
+            likely = frame.candidate if is_alone else frame.candidate & (scores.total > 0)
+            run.time = run.time.among(query.searched, frame.said_at[likely])
+            scores = match_selection.admit_period(scores, frame, run.time, is_alone=is_alone)
+        most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0, LEAST_CONSIDERED)
         settings = self._settings
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight
         is_reordered = is_reordered or run.time.orders_turns or run.spans_sessions

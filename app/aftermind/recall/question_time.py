@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import exp, log
 
+import numpy as np
+from numpy.typing import NDArray
+
 from aftermind.llm.offline import dates
 from aftermind.ranking.tokenizer import stem
 from aftermind.types import Episode, Fact, Match
@@ -19,7 +22,7 @@ CANDIDATES = 60  # turns that are read to be ordered by time
 READ_CHARACTERS = 4_000  # of a turn whose times are read
 
 _TIME = re.compile(
-    r"\d|\b(?:when|ago|last|this|next|today|yesterday|tonight|since|until|before|after|date|day|week|month|year|time|"
+    r"\d|\b(?:when|ago|last|past|this|next|today|yesterday|tonight|since|until|before|after|date|day|week|month|year|time|"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\b",
     re.IGNORECASE,
 )
@@ -38,8 +41,18 @@ _UNTIL, _SINCE = (
     re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
     re.compile(r"\b(?:after|since)\b", re.IGNORECASE),
 )
+_MOMENT = (
+    r"(?:\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|q[1-4] \d{4}|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
+    r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|spring|summer|autumn|fall|winter)[a-z]*"
+    r"(?: \d{1,2}(?:st|nd|rd|th)?\b)?(?:,? (?:of )?\d{4})?))"
+)
+_RANGE = re.compile(
+    rf"\b(?:between|from|in|during) (?P<first>{_MOMENT}) (?:and|to|until|till|through|or) (?P<last>{_MOMENT})\b",
+    re.IGNORECASE,
+)
+_YEAR = re.compile(r"\b(?:19|20)\d{2}\b")
 _RELATIVE = re.compile(
-    r"\b(?:ago|last|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
+    r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
 )
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
@@ -47,6 +60,7 @@ _FORMERLY = re.compile(
 # Words by which a question names a period, or asks for whatever happened in it.
 _UNSPECIFIC_WORDS = """
 day week weekend month year spring summer autumn fall winter jan feb mar apr may jun jul aug sep oct nov dec
+past q1 q2 q3 q4 two three four five six seven eight nine ten couple few
 last next ago since until today yesterday early late start begin beginning middle end time period
 happen go do say tell talk discuss mention write chat message conversation event news new
 anything everything something thing show list summary summarise summarize recap remember life
@@ -71,11 +85,14 @@ class QuestionTime:
         if _TIME.search(text) is None:
             return cls(is_past=is_past)
         asks_when = _ASKS_WHEN.match(text) is not None
-        period = dates.find(text, now)
+        between = _range_in(text, now)
+        period = between or dates.find(text, now)
         if period is None:
             return cls(asks_when=asks_when, is_past=is_past)
         start, end = period.start, period.end
-        if _UNTIL.search(text):
+        if between is not None:
+            pass
+        elif _UNTIL.search(text):
             start, end = _BEGINNING, start
         elif _SINCE.search(text):
             end = max(now, end)
@@ -114,18 +131,18 @@ class QuestionTime:
         """When facts must be true to answer: at the end of the period, else now."""
         return now if self.end is None else min(now, self.end - timedelta(microseconds=1))
 
-    def among(self, text: str, matches: Sequence[Match]) -> "QuestionTime":
-        """The time that the question means among these turns: "in October" with no turn of the latest one is theirs.
+    def among(self, text: str, said_at: NDArray[np.float64]) -> "QuestionTime":
+        """The time that the question means among turns of these times, in seconds since 1970: "in October" with no turn
+        of the latest one is theirs.
 
         A period that is counted from today stays.
         """
-        found = [match for match in matches if match.lexical_score or match.vector_score or any(match.detail.values())]
-        moments = [match.item.occurred_at for match in found if isinstance(match.item, Episode)]
-        if self.start is None or self.end is None or not moments or _RELATIVE.search(text) is not None:
+        if self.start is None or self.end is None or not len(said_at) or _RELATIVE.search(text) is not None:
             return self
-        if any(self.start <= moment < self.end + MENTIONED_LATER for moment in moments):
+        end = (self.end + MENTIONED_LATER).timestamp()
+        if ((said_at >= self.start.timestamp()) & (said_at < end)).any():
             return self
-        return QuestionTime.of(text, max(moments))
+        return QuestionTime.of(text, datetime.fromtimestamp(float(said_at.max()), UTC))
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""
@@ -142,6 +159,22 @@ class QuestionTime:
             return bonus + IN_PERIOD
         told = dates.find(text, item.occurred_at)
         return bonus + (IN_PERIOD if told is not None and told.start < self.end and self.start < told.end else 0.0)
+
+
+def _moment(text: str, now: datetime) -> dates.Period | None:
+    return dates.find(text if "-" in text else f"in {text}", now)
+
+
+def _range_in(text: str, now: datetime) -> dates.Period | None:
+    """A period with two ends: "between July and September 2025", "from 2025-08-01 to 2025-08-14", "in May or June"."""
+    for found in _RANGE.finditer(text):
+        first, last = found["first"], found["last"]
+        if (year := _YEAR.search(last)) is not None and _YEAR.search(first) is None:
+            first = f"{first} {year.group()}"
+        began, ended = _moment(first, now), _moment(last, now)
+        if began is not None and ended is not None and began.start < ended.end:
+            return dates.Period(start=began.start, end=ended.end)
+    return None
 
 
 def rescored(matches: Sequence[Match], scores: Sequence[float]) -> list[Match]:

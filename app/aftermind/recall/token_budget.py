@@ -1,6 +1,6 @@
 """Selects the lines of a block: the greatest expected value within a token budget."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -21,6 +21,7 @@ from aftermind.recall.render import (
 from aftermind.types import BlockLine
 
 Order = tuple[float, int]  # a time or number, and the position of those with the same one
+TurnWord = tuple[Hashable, str]
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
@@ -32,23 +33,24 @@ LEAST_TOKENS = 24  # of a shortened chunk: below it a few words without their se
 # Value is compared per token to this power: 1 is the greedy knapsack, 0 the order of the values. From 0.5 to 1 blocks
 # of 500 and 1,000 tokens hold the same within 0.005; 0 holds 0.01 less.
 COST_POWER = 0.7
-# share of its value that a chunk keeps if a chunk in the block has the same content: a fact and its turn
-REPEATED = 0.3
+REPEATED = 0.3  # share of its value that a chunk keeps if the block has its content: a fact, or its turn
+# Of its words: "lives in Oslo" tells "I live in Oslo now, since May", and "has pet Dot" not "I have a cat named Dot".
+MOSTLY = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """One line of a block. `shortened` returns the line of a long text with less of it, None for other texts.
 
-    `value` is its expected value for the query, `order` its position in the section. `tells` are the turns with the
-    same content. `key` identifies it for the caller.
+    `value` is its expected value for the query, `order` its position in the section. `tells` are words of turns that
+    it has, of which others may have some too: each with its turn. `key` identifies it for the caller.
     """
 
     key: int
     line: BlockLine
     value: float
     order: Order
-    tells: frozenset[Hashable] = frozenset()
+    tells: frozenset[TurnWord] = frozenset()
     shortened: Callable[[int], BlockLine] | None = None
 
 
@@ -76,14 +78,11 @@ class _Filling:
     label_tokens: Mapping[str, int]
     taken: list[Chunk] = field(default_factory=list)
     headed: set[tuple[str, str]] = field(default_factory=set)  # sections and their days that are paid for
-    told: set[Hashable] = field(default_factory=set)
+    told: set[TurnWord] = field(default_factory=set)
 
     def marginal(self, chunk: Chunk) -> float:
         """What the chunk adds to those taken."""
-        if not chunk.tells or self.told.isdisjoint(chunk.tells):
-            return chunk.value
-        known = len(chunk.tells & self.told) / len(chunk.tells)
-        return chunk.value * (1 - known * (1 - REPEATED))
+        return chunk.value * (1 - known_share(chunk, self.told) * (1 - REPEATED))
 
     def heading(self, chunk: Chunk) -> int:
         """Tokens of the section and the day, where the chunk is the first of them."""
@@ -101,6 +100,14 @@ class _Filling:
         """Tokens of the speakers' names that are not written because the line before has the same one."""
         lines = _in_order(self.taken)
         return sum(self.label_tokens[line.speaker] for before, line in pairwise(lines) if continues(before, line))
+
+
+def known_share(chunk: Chunk, told: Set[TurnWord]) -> float:
+    """How much of the chunk others have told, by its words: all of it, if they have `MOSTLY`."""
+    if told.isdisjoint(chunk.tells):
+        return 0.0
+    known = len({word for _, word in chunk.tells & told}) / len({word for _, word in chunk.tells})
+    return min(1.0, known / MOSTLY)
 
 
 def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:

@@ -253,3 +253,31 @@ async def test_the_words_that_ask_what_was_said_count_for_nothing(question: str)
 
     assert found.matches[0].item.content == said[2]  # type: ignore[union-attr]
     assert [each.lexical_score for each in found.matches] == [1.0, 0.0, 0.0]
+
+
+async def test_a_month_without_messages_of_this_year_is_that_of_the_year_before() -> None:
+    now = datetime.now(UTC)
+    month = datetime(now.year - 2, 8, 5, tzinfo=UTC)
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for text, at in (("I painted the fence.", month), ("The bus is late.", month + timedelta(days=200))):
+            message = Message.user(text, occurred_at=at)
+            await (await memory.remember([message], user_id="alice", session_id=text)).stored(timeout=60)
+
+        first, second = (await memory.recall("What happened in August?", user_id="alice")).matches
+
+    assert first.item.content == "I painted the fence."  # type: ignore[union-attr]
+    assert first.score > 0.5 > second.score
+
+
+async def test_what_took_the_place_of_a_statement_is_found_with_a_small_limit() -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for text in (
+            "I live in Lisbon.",
+            "I moved from Lisbon to Bergen.",
+            *(f"Note {n} of the day." for n in range(9)),
+        ):
+            await (await memory.remember(text, user_id="alice")).extracted(timeout=60)
+
+        found = await memory.recall("Where do I live now?", user_id="alice", limit=2)
+
+    assert "I moved from Lisbon to Bergen." in texts(found)

@@ -59,6 +59,10 @@ def shown(claim: Assertion) -> str:
         ("I have never worked for Acme.", ["-works_at Acme"]),
         ("I work as a nurse.", ["has_job nurse"]),
         ("I start a job at Globex in January.", []),
+        ("I work at Johnson & Johnson.", ["works_at Johnson & Johnson"]),
+        ("I work for Herzog & de Meuron.", ["works_at Herzog & de Meuron"]),
+        ("I live in Bosnia and Herzegovina.", ["lives_in Bosnia and Herzegovina"]),
+        ("I work at Globex & live in Oslo.", ["works_at Globex"]),
         ("I'm a software engineer.", ["has_job software engineer"]),
         # oneself
         ("My name is Ann Marie Smith.", ["name Ann Marie Smith"]),

@@ -251,6 +251,16 @@ def test_a_fact_with_little_of_its_turn_does_not_take_its_place() -> None:
     assert shown == [pet, source]
 
 
+def test_facts_of_one_turn_do_not_take_each_others_place() -> None:
+    source, other = said("I like cheese, waffles and coffee."), said("The flat has two rooms and a balcony.")
+    tastes = [replace(fact("user", "likes", what), sources=(source.id,)) for what in ("cheese", "waffles", "coffee")]
+    matches = [*(Match(item=each, score=0.5) for each in tastes), Match(item=other, score=0.3)]
+
+    shown = [match.item for match in made([], budget=60, extra=matches).matches]
+
+    assert set(tastes) <= set(shown)
+
+
 def test_the_answer_in_the_middle_of_a_long_text_is_shown_in_300_tokens() -> None:
     filler = "The committee approved the minutes of the former session without changes. "
     text = filler * 330 + "The harbor cranes cost four million. " + filler * 330

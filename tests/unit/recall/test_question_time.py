@@ -22,6 +22,14 @@ def day(year: int, month: int, number: int) -> datetime:
         ("Who called yesterday?", day(2025, 7, 9), day(2025, 7, 10)),
         ("Where did he live before 2020?", datetime.min.replace(tzinfo=UTC), day(2020, 1, 1)),
         ("What has she read since March 2025?", day(2025, 3, 1), NOW),
+        ("What happened between July and September 2024?", day(2024, 7, 1), day(2024, 10, 1)),
+        ("What happened from 2024-08-01 to 2024-08-14?", day(2024, 8, 1), day(2024, 8, 15)),
+        ("Who came between 3 May and 10 May 2025?", day(2025, 5, 3), day(2025, 5, 11)),
+        ("What did we do in July or August 2024?", day(2024, 7, 1), day(2024, 9, 1)),
+        ("Did he move from Lisbon to Bergen in March 2025?", day(2025, 3, 1), day(2025, 4, 1)),
+        ("What did she paint in autumn 2024?", day(2024, 9, 1), day(2024, 12, 1)),
+        ("What did she paint in the winter of 2023?", day(2023, 12, 1), day(2024, 3, 1)),
+        ("What did we spend in Q4 2024?", day(2024, 10, 1), day(2025, 1, 1)),
     ],
 )
 def test_a_period_is_read_from_a_question(text: str, start: datetime, end: datetime) -> None:
@@ -30,6 +38,20 @@ def test_a_period_is_read_from_a_question(text: str, start: datetime, end: datet
     assert (found.start, found.end) == (start, end)
     assert found.orders_turns
     assert found.is_past
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("What happened in the last six months?", day(2025, 1, 10)),
+        ("What happened in the past 2 weeks?", day(2025, 6, 26)),
+        ("What happened over the last two years?", day(2023, 7, 10)),
+    ],
+)
+def test_the_last_months_reach_to_today(text: str, start: datetime) -> None:
+    found = QuestionTime.of(text, NOW)
+
+    assert (found.start, found.end) == (start, day(2025, 7, 11))
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ _WHEN = r"\b(?:in|since|from|until|till|to|by|of|during|around|before|after|earl
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 _MONTH_WORDS, _UNIT_WORDS = tuple(name[:3] for name in MONTHS), ("day", "week", "month", "year")
+_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _QUALIFIERS = ("last", "this", "next")
 # Each with words of which a text that it matches has one. Most texts have none: checked so, a turn takes 22 us for 85.
 _FORMS = tuple(
@@ -39,6 +40,9 @@ _FORMS = tuple(
         (rf"\b(?P<month>{_MONTH})\b\s+(?:of\s+)?(?P<year>\d{{4}})", _MONTH_WORDS),
         (rf"^\s*(?P<month>{_MONTH})\s*$", _MONTH_WORDS),
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
+        (rf"\b(?:last|past)\s+(?P<back>{_COUNT})\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
+        (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
+        (r"\bq(?P<quarter>[1-4])\s+(?:of\s+)?(?P<year>\d{4})\b", ("q",)),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
         (
             r"\b(?P<which>last|this|next)\s+(?P<unit>day|week|weekend|month|year|summer|winter|spring|autumn|fall)\b",
@@ -50,7 +54,6 @@ _FORMS = tuple(
     )
 )
 _UNIT_DAYS = {"day": 1, "week": 7, "weekend": 7, "month": 30, "year": 365}
-_SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,12 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
             return _days(datetime.fromisoformat(str(found["iso"])).replace(tzinfo=UTC), 1)
         if found.get("month"):
             return _calendar(found, today)
+        if found.get("season") or found.get("quarter"):
+            quarter = 3 * int(found.get("quarter") or 1) - 2
+            month = _SEASONS.get(str(found.get("season")).lower(), quarter)
+            return _months(datetime(int(str(found["year"])), month, 1, tzinfo=UTC), 3)
+        if found.get("back"):
+            return _back(found, today)
         if found.get("count") or found.get("ahead"):
             return _counted(found, today)
         if found.get("word"):
@@ -101,8 +110,7 @@ def _calendar(found: dict[str, str | None], today: datetime) -> Period:
     year = int(str(found["year"])) if found.get("year") else _nearest_year(month, which, today)
     if found.get("day"):
         return _days(datetime(year, month, int(str(found["day"])), tzinfo=UTC), 1)
-    start = datetime(year, month, 1, tzinfo=UTC)
-    return Period(start=start, end=_plus_months(start, 1))
+    return _months(datetime(year, month, 1, tzinfo=UTC), 1)
 
 
 def _nearest_year(month: int, which: str, today: datetime) -> int:
@@ -114,17 +122,30 @@ def _nearest_year(month: int, which: str, today: datetime) -> int:
     return today.year if which == "this" or month <= today.month else today.year - 1
 
 
+def _number(word: str | None) -> int:
+    low = str(word).lower()
+    return int(low) if low.isdigit() else _NUMBERS[low]
+
+
 def _counted(found: dict[str, str | None], today: datetime) -> Period:
-    word = str(found.get("count") or found.get("ahead")).lower()
-    count = int(word) if word.isdigit() else _NUMBERS[word]
+    count = _number(found.get("count") or found.get("ahead"))
     count = -count if found.get("count") else count
     unit = str(found["unit"]).lower()
     if unit == "year":
         return _year(today.year + count)
     if unit == "month":
-        start = _plus_months(today.replace(day=1), count)
-        return Period(start=start, end=_plus_months(start, 1))
+        return _months(_plus_months(today.replace(day=1), count), 1)
     return _days(today + timedelta(days=count * _UNIT_DAYS[unit]), _UNIT_DAYS[unit] if unit == "week" else 1)
+
+
+def _back(found: dict[str, str | None], today: datetime) -> Period:
+    """ "The last six months": up to and with today."""
+    count, unit = _number(found["back"]), str(found["unit"]).lower()
+    if unit in ("month", "year"):
+        start = _plus_months(today, -count * (12 if unit == "year" else 1)).replace(day=min(today.day, 28))
+    else:
+        start = today - timedelta(days=count * _UNIT_DAYS[unit])
+    return Period(start=start, end=today + timedelta(days=1))
 
 
 def _relative(which: str, unit: str, today: datetime) -> Period:
@@ -132,8 +153,7 @@ def _relative(which: str, unit: str, today: datetime) -> Period:
     if unit == "year":
         return _year(today.year + step)
     if unit == "month":
-        start = _plus_months(today.replace(day=1), step)
-        return Period(start=start, end=_plus_months(start, 1))
+        return _months(_plus_months(today.replace(day=1), step), 1)
     if unit in _SEASONS:
         year = today.year + (step if step else 0)
         if which == "last" and _SEASONS[unit] + 2 < today.month:
@@ -141,7 +161,7 @@ def _relative(which: str, unit: str, today: datetime) -> Period:
         start = datetime(year, _SEASONS[unit], 1, tzinfo=UTC)
         if which == "last" and _plus_months(start, 3) > today:
             start = start.replace(year=year - 1)  # a winter that continues in January is not the last one
-        return Period(start=start, end=_plus_months(start, 3))
+        return _months(start, 3)
     if unit == "day":
         return _days(today + timedelta(days=step), 1)
     monday = today - timedelta(days=today.weekday()) + timedelta(weeks=step)
@@ -159,6 +179,10 @@ def _weekday(found: dict[str, str | None], today: datetime) -> Period:
 
 def _year(year: int) -> Period:
     return Period(start=datetime(year, 1, 1, tzinfo=UTC), end=datetime(year + 1, 1, 1, tzinfo=UTC))
+
+
+def _months(start: datetime, count: int) -> Period:
+    return Period(start=start, end=_plus_months(start, count))
 
 
 def _days(start: datetime, count: int) -> Period:

@@ -15,6 +15,13 @@ MAX_ITEMS = 12
 _TOKEN = re.compile(r"[,;()…]|:(?=\s|$)|[\u2013\u2014-](?=\s)|[^\s,;:()…]+(?::[^\s,;:()…]+){0,3}")
 _DATE_TOKEN = re.compile(r"\d{1,4}(?:st|nd|rd|th|er|\.)?|\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.IGNORECASE)
 _SEPARATORS = frozenset(",;:()…\u2013\u2014-")
+_AND_NAMES = frozenset(
+    {
+        *("bosnia and herzegovina", "trinidad and tobago", "antigua and barbuda", "newfoundland and labrador"),
+        *("turks and caicos", "tyne and wear", "dumfries and galloway", "brighton and hove", "barnes and noble"),
+        *("ernst and young", "procter and gamble", "marks and spencer"),
+    }
+)
 _ENDS = "?!\"'“”«»*"
 
 
@@ -81,6 +88,8 @@ def _names(tokens: list[_Token], rest: str, grammar: Grammar, *, many: bool, is_
         last = _name_end(tokens, place, grammar, is_uncased=is_uncased)
         if last == place:
             break
+        if not many:
+            last = _joined_end(tokens, place, last, grammar)
         found.append(rest[tokens[place].start : tokens[last - 1].end])
         place, end = last, tokens[last - 1].end
         if not many:
@@ -108,6 +117,21 @@ def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased:
         else:
             break
     return place
+
+
+def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar) -> int:
+    """The end of a name that goes on behind "&", or behind "and" where it is known for that or repeats: "Johnson and
+    Johnson".
+    """
+    if end + 1 >= len(tokens):
+        return end
+    joint, then = tokens[end], tokens[end + 1]
+    whole = " ".join(token.low for token in tokens[start : end + 2])
+    is_joined = joint.text == "&" or (joint.low == "and" and (then.low == tokens[start].low or whole in _AND_NAMES))
+    first = end + 2 if then.low in grammar.connectors else end + 1
+    if not is_joined or not _is_name(tokens, first, grammar):
+        return end
+    return _name_end(tokens, first, grammar, is_uncased=False)
 
 
 def _is_name(tokens: list[_Token], place: int, grammar: Grammar) -> bool:
