@@ -5,6 +5,7 @@ from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import UUID
@@ -23,6 +24,7 @@ from aftermind.api import (
 )
 from aftermind.api import conversation_history as api_history
 from aftermind.api import forget_and_export as api_forget
+from aftermind.api import jobs as api_jobs
 from aftermind.api import reindex as api_reindex
 from aftermind.api import undo as api_undo
 from aftermind.api.api_keys import ApiKeys
@@ -257,6 +259,7 @@ class Memory:
             ledger=parts.ledger,
             news=parts.events,
             confirm=parts.confirm,
+            is_pending=partial(api_jobs.is_pending, parts),
             follow=parts.follow_move if self.settings.databases else None,
         )
 

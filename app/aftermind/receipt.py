@@ -65,6 +65,7 @@ class News(Protocol):
 
 
 Confirm = Callable[[Scope], Awaitable[None]]
+IsPending = Callable[[Scope, JobId], Awaitable[bool]]
 Follow = Callable[[str, str], tuple[Ledger, News, Confirm | None]]
 
 
@@ -72,8 +73,8 @@ class Receipt:
     """Receipt of one turn. `spooled`: it is on this host's disk until Redis is back, and as safe as that disk.
 
     The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
-    visible to recalls, or waits until it is on disk. `follow` gives ledger, news and `confirm` of the database that a
-    tenant has moved to.
+    visible to recalls, or waits until it is on disk. `is_pending` tells a turn whose key was used before a forget from
+    the forgotten one. `follow` gives ledger, news and `confirm` of the database that a tenant has moved to.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class Receipt:
         ledger: Ledger,
         news: News,
         confirm: Confirm | None = None,
+        is_pending: IsPending | None = None,
         follow: Follow | None = None,
     ) -> None:
         self.job_id: JobId = turn.job_id
         self.episode_ids: tuple[EpisodeId, ...] = turn.episode_ids
         self.spooled = spooled
         self._scope, self._keep = turn.scope, turn.keep
+        self._is_pending = None if turn.idempotency_key is None else is_pending
         self._ledger, self._news, self._confirm, self._follow = ledger, news, confirm, follow
 
     @property
@@ -129,6 +132,9 @@ class Receipt:
 
     async def _read(self, *, is_whole: bool) -> ReceiptStatus:
         job = await self._ledger.job(self.job_id, owner=self._owner)
+        if job is not None and job.state is JobState.FORGOTTEN and self._is_pending is not None:
+            is_pending = await self._is_pending(self._owner, self.job_id)
+            job = None if is_pending else await self._ledger.job(self.job_id, owner=self._owner)  # stored in between
         return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled, is_whole=is_whole)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:

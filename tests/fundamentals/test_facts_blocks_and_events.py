@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from aftermind import Memory, Message, errors
+from aftermind import Memory, Message, StepState, errors
 from aftermind.api.outbox_per_accept_mode import Accept
 from aftermind.events.types import MemoryEvent
 from tests.support.waiting import wait_until
@@ -215,6 +215,22 @@ async def test_what_is_forgotten_is_gone_and_the_rest_is_not(memory: Memory, use
 
     assert "4711" not in (await memory.recall("What is my PIN?", user_id=user)).text
     assert [each.content for each in await memory.history(user_id=user)] == ["I like jazz."]
+
+
+async def test_a_key_that_was_used_before_a_forget_has_the_receipt_of_the_new_turn(memory: Memory, user: str) -> None:
+    first = await memory.remember("I live in Oslo.", user_id=user, session_id="s", idempotency_key="k")
+    await first.extracted(timeout=180)
+    await memory.forget(user_id=user)
+
+    second = await memory.remember("I live in Rome.", user_id=user, session_id="s", idempotency_key="k")
+    at_once = (await second.status()).stored
+    await second.extracted(timeout=180)
+    status = await second.status()
+
+    assert at_once in (StepState.WAITING, StepState.DONE)
+    assert (status.stored, status.extracted) == (StepState.DONE, StepState.DONE)
+    assert status == await memory.jobs.status(second.job_id, user_id=user)
+    assert [fact.object for fact in await memory.facts.query(user_id=user)] == ["Rome"]
 
 
 async def test_everything_of_a_user_can_be_taken_along(memory: Memory, user: str) -> None:

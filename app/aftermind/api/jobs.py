@@ -49,10 +49,12 @@ class Jobs:
     ) -> ReceiptStatus | None:
         """State of a user's turn, by the job id of its receipt; None if there is no such turn."""
         owner, wanted = self._parts.scope(namespace=namespace, user_id=user_id), _id(job_id)
-        is_pending = await self._is_pending(owner, wanted)  # before the ledger: turns move from pending to the ledger
+        is_waiting = await is_pending(self._parts, owner, wanted)  # before the ledger: turns move from there to it
         job = await self._find(owner, wanted)
-        if job is None and not is_pending:
+        if job is None and not is_waiting:
             return None
+        if job is not None and job.state is JobState.FORGOTTEN and is_waiting:
+            job = None  # its idempotency key was used before a forget
         return await self._with_pause(owner, await turn_status(self._parts.ledger, job, keep=KINDS))
 
     async def _with_pause(self, owner: Scope, status: ReceiptStatus) -> ReceiptStatus:
@@ -68,23 +70,25 @@ class Jobs:
         found = await self._parts.ledger.job(job_id, owner=owner)
         return found if found is not None and found.scope.owner == owner else None
 
-    async def _is_pending(self, owner: Scope, job_id: JobId) -> bool:
-        if any(turn.job_id == job_id for turn in await self._parts.outboxes.local_turns(owner)):
-            return True
-        if self._parts.pending is None:
+
+async def is_pending(parts: Parts, owner: Scope, job_id: JobId) -> bool:
+    """Whether a turn waits in Redis or on this host; False where Redis does not answer."""
+    if any(turn.job_id == job_id for turn in await parts.outboxes.local_turns(owner)):
+        return True
+    if parts.pending is None:
+        return False
+    skip = 0
+    while True:
+        try:
+            read = await parts.pending.read(owner, limit=PAGE_JOBS, skip=skip)
+        except errors.RedisUnavailable:
             return False
-        skip = 0
-        while True:
-            try:
-                read = await self._parts.pending.read(owner, limit=PAGE_JOBS, skip=skip)
-            except errors.RedisUnavailable:
-                return False
-            if any(turn.job_id == job_id for turn in read.turns):
-                return True
-            seen = len(read.turns) + read.unreadable
-            if seen < PAGE_JOBS:
-                return False
-            skip += seen
+        if any(turn.job_id == job_id for turn in read.turns):
+            return True
+        seen = len(read.turns) + read.unreadable
+        if seen < PAGE_JOBS:
+            return False
+        skip += seen
 
 
 def _id(given: object) -> JobId:

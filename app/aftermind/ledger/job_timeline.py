@@ -11,6 +11,7 @@ from aftermind.types.job_admin import Timeline, TimelineStep
 
 MAX_TURNS = 50  # of one job that a timeline names
 MAX_EVENTS = 200
+_FORMER = (JobState.REPLAYED, JobState.FORGOTTEN)
 
 
 def build_timeline(
@@ -42,12 +43,15 @@ def build_timeline(
 
 
 def states_by_kind(jobs: Iterable[tuple[JobKind, JobState]]) -> dict[JobKind, JobState]:
-    """Of several jobs of a kind, the state that is furthest from done; a replayed one counts by its successor."""
+    """Of several jobs of a kind, the state that is furthest from done.
+
+    A replayed one counts by its successor, and one that was forgotten by what the turn's key was used for afterwards.
+    """
     found: dict[JobKind, JobState] = {}
     for kind, state in jobs:
         known = found.get(kind)
-        is_further = known in (JobState.DONE, JobState.REPLAYED) or not state.is_final
-        if known is None or (is_further and state is not JobState.REPLAYED):
+        is_further = known in (JobState.DONE, *_FORMER) or not state.is_final
+        if known is None or (is_further and state not in _FORMER):
             found[kind] = state
     return found
 
