@@ -228,6 +228,9 @@ class _Batch:
             for name, result in written.items():
                 await self._settle({name: result})
             return
+        if self._runtime.pending is not None:
+            for stone in effects.erased:  # Redis counted a turn that came late, under keys with the owner's name
+                await self._runtime.pending.forget(stone)
         self.done += len(ids)
         if self._on_stored is not None:
             self._on_stored(written)

@@ -33,13 +33,14 @@ log = get_logger(__name__)
 @dataclass(slots=True, kw_only=True)
 class Effects:
     """Effects of a transaction: newly stored turns, events to publish once it is committed, queues to notify about
-    follow-up jobs.
+    follow-up jobs, and erasures of whole owners that turns came after.
     """
 
     turns: list[Turn] = field(default_factory=list)
     owners: set[Scope] = field(default_factory=set)
     events: list[MemoryEvent] = field(default_factory=list)
     ring: dict[str, JobId] = field(default_factory=dict)
+    erased: list[Tombstone] = field(default_factory=list)
     watermark: Watermark | None = None  # where it was taken after the commit already
 
     def add(self, more: "Effects") -> None:
@@ -60,6 +61,7 @@ class Effects:
 
     def _add_rows(self, more: "Effects") -> None:
         self.turns += more.turns
+        self.erased += more.erased
         self.owners |= more.owners
         self.events += more.events
         self.ring |= more.ring
@@ -200,6 +202,8 @@ async def _write_turns(
     for owner in owners:
         if owner in gone:
             await runtime.ledger.record_forgotten(tx, owner, gone[owner], closed=closed is not None)
+            whole = [stone for stone in stones if stone.owner == owner and stone.is_whole]
+            effects.erased += [max(whole, key=lambda stone: stone.generation)] if whole else []
     rest = [turn for turn in left.values() if turn is not None]
     if closed is None:
         rest = await _recorded(runtime, tx, rest)
