@@ -73,8 +73,8 @@ class Receipt:
     """Receipt of one turn. `spooled`: it is on this host's disk until Redis is back, and as safe as that disk.
 
     The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
-    visible to recalls, or waits until it is on disk. `is_pending` tells a turn whose key was used before a forget from
-    the forgotten one. `follow` gives ledger, news and `confirm` of the database that a tenant has moved to.
+    visible to recalls, or waits until it is on disk. `is_pending` separates a turn whose key was used before a forget
+    from the forgotten one. `follow` gives ledger, news and `confirm` of the database that a tenant has moved to.
     """
 
     def __init__(

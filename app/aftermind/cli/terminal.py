@@ -137,7 +137,7 @@ def note_limit(found: Sequence[object], limit: int) -> None:
 
 
 def dollars(usd: float | None) -> str:
-    """A price; one below a cent in enough digits to tell it from nothing."""
+    """A price; one below a cent in enough digits to differ from nothing."""
     if usd is None:
         return "price unknown"
     return f"${usd:,.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.2g}" if usd >= 0.0001 else "under $0.0001"

@@ -23,7 +23,7 @@ from aftermind.wire.redis_keys import owner_part
 from aftermind.wire.turn_encoding import encode_turn
 
 ORPHANS_SECONDS = 5.0  # interval between checks for spooled turns of ended processes
-CLOSING_SECONDS = 1.0  # for which a process that ends goes on to send a spool while Redis answers
+CLOSING_SECONDS = 1.0  # for which a process that ends continues to send a spool while Redis answers
 
 _Session = tuple[asyncio.AbstractEventLoop, str, str | None]
 Recorded = Callable[[Turn], Awaitable[str | None]]  # the hash of what was recorded under the id of the turn

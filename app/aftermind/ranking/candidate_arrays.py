@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
 from aftermind.ranking.fitted_coefficients import Models, models_of
+from aftermind.ranking.languages import english_words
 from aftermind.ranking.name_variants import capitalised_words, is_variant
 from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
 from aftermind.ranking.turn_features import Features, Scores, Turns, Worths, features, score
 
-# "What did I say about rent?": what is asked for is in the rest, and every message was said.
+# "What did I mention about rent?" asks for rent: every message was spoken.
 _OF_CONVERSATION = re.compile(
     r"\b(?:(?:did|have|had) )?(?:i|we|you)(?:'ve| have| had)? (?:(?:ever|already|just|once|last|first|never) )?"
-    r"(?:say|said|tell|told|talk|talked|mention|mentioned|discuss|discussed|write|wrote|written|speak|spoke|spoken|"
-    r"chat|chatted)\b",
+    rf"(?:{'|'.join(english_words('speaking'))})\b",
     re.IGNORECASE,
 )
 

@@ -64,6 +64,12 @@ def word_variants(language: str) -> Mapping[str, str]:
     return MappingProxyType({form: word for word, *forms in filter(None, groups) for form in forms})
 
 
+def english_words(name: str) -> Sequence[str]:
+    """A list of words that only English has: `speaking` or `unspecific`."""
+    words: str = _languages()["en"][name]
+    return words.split()
+
+
 def stemmer_of(code: str) -> str | None:
     """The Snowball algorithm of a language, or None."""
     return _languages()[code].get("stemmer")

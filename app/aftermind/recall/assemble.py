@@ -232,7 +232,7 @@ def _words_of_sources(matches: Sequence[Match]) -> Said:
 
 
 def _told_by(item: Item, said: Said) -> frozenset[TurnWord]:
-    """The words of messages that the item has: a message all of its own, a fact those of its sources."""
+    """The words of messages that the item has: a message has all of them, a fact those of its sources."""
     if isinstance(item, Episode):
         return frozenset((item.id, word) for word in said.get(item.id, ()))
     if not isinstance(item, Fact) or not item.sources:

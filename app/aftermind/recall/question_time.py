@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.llm.offline import dates
+from aftermind.ranking.languages import english_words
 from aftermind.ranking.tokenizer import stem
 from aftermind.types import Episode, Fact, Match
 
@@ -57,15 +58,8 @@ _RELATIVE = re.compile(
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
 )
-# Words by which a question names a period, or asks for whatever happened in it.
-_UNSPECIFIC_WORDS = """
-day week weekend month year spring summer autumn fall winter jan feb mar apr may jun jul aug sep oct nov dec
-past q1 q2 q3 q4 two three four five six seven eight nine ten couple few
-last next ago since until today yesterday early late start begin beginning middle end time period
-happen go do say tell talk discuss mention write chat message conversation event news new
-anything everything something thing show list summary summarise summarize recap remember life
-"""
-UNSPECIFIC_TERMS = frozenset(map(stem, (*dates.MONTHS, *_UNSPECIFIC_WORDS.split())))
+# Of words by which a question names a period, or asks for whatever happened in it.
+UNSPECIFIC_TERMS = frozenset(map(stem, english_words("unspecific")))
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 

@@ -1,6 +1,6 @@
 """Selects the node for a recall: a replica that has replayed the scope's last write, else the primary.
 
-Replicas take turns, those that lag after the others: a user who has just written is served by them last.
+Replicas take turns, those that lag after the others: they serve a user with new writes last.
 
 A replica's position is read on the same connection that is used afterwards: a position read elsewhere, or later, has no
 relation to the snapshot of a statement. A position stays valid for later reads of the connection, since WAL is never

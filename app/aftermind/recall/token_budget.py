@@ -34,7 +34,7 @@ LEAST_TOKENS = 24  # of a shortened chunk: below it a few words without their se
 # of 500 and 1,000 tokens hold the same within 0.005; 0 holds 0.01 less.
 COST_POWER = 0.7
 REPEATED = 0.3  # share of its value that a chunk keeps if the block has its content: a fact, or its turn
-# Of its words: "lives in Oslo" tells "I live in Oslo now, since May", and "has pet Dot" not "I have a cat named Dot".
+# Of its words: "lives in Oslo" repeats "I live in Oslo now, since May", and "has pet Dot" not "I have a cat named Dot".
 MOSTLY = 0.6
 
 
@@ -103,7 +103,7 @@ class _Filling:
 
 
 def known_share(chunk: Chunk, told: Set[TurnWord]) -> float:
-    """How much of the chunk others have told, by its words: all of it, if they have `MOSTLY`."""
+    """How much of the chunk others have, by its words: all of it, if they have `MOSTLY`."""
     if told.isdisjoint(chunk.tells):
         return 0.0
     known = len({word for _, word in chunk.tells & told}) / len({word for _, word in chunk.tells})

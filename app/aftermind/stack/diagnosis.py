@@ -47,7 +47,7 @@ def explain_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
 
 
 def _message_of(line: str) -> str:
-    """What a line says: of a JSON line of a program of ours, its message, and the class of its error."""
+    """The message of a line: of a JSON line of a program of ours, its message, and the class of its error."""
     try:
         found = orjson.loads(line)
         return " ".join([found["message"], *([f"({found['error_class']})"] if "error_class" in found else [])])

@@ -120,8 +120,8 @@ def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased:
 
 
 def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar) -> int:
-    """The end of a name that goes on behind "&", or behind "and" where it is known for that or repeats: "Johnson and
-    Johnson".
+    """The end of a name that continues behind "&", or behind "and" if it is one of `_AND_NAMES` or repeats: "Johnson
+    and Johnson".
     """
     if end + 1 >= len(tokens):
         return end
