@@ -22,6 +22,9 @@ class Observer:
     def failed(self, kind: JobKind, reason_code: str) -> None:
         """An attempt to store a pending turn failed; there is another."""
 
+    def leases_lost(self, count: int) -> None:
+        """This number of pending turns was stored after a worker had crashed with them."""
+
     def attempt_ended(self, lease: Lease, outcome: Outcome) -> None:
         """How a job of the ledger was answered for; written down already."""
 

@@ -231,10 +231,27 @@ class _Batch:
         if self._runtime.pending is not None:
             for stone in effects.erased:  # Redis counted a turn that came late, under keys with the owner's name
                 await self._runtime.pending.forget(stone)
+        await self._note_lost_leases(written)
         self.done += len(ids)
         if self._on_stored is not None:
             self._on_stored(written)
         _observe(self._runtime, effects.turns)
+
+    async def _note_lost_leases(self, written: Mapping[str, store_turns.Effects]) -> None:
+        """Leases that workers lost with these turns, which only Redis has counted: of those that were stored."""
+        for name in written:
+            lost = {
+                turn.job_id: Tried(
+                    attempts=one.attempts, lost_leases=one.lost_leases, worker=one.former_worker, since=one.accepted_at
+                )
+                for one, turn in self.groups[name]
+                if one.lost_leases
+            }
+            if lost:
+                self._runtime.observer.leases_lost(len(lost))
+                with suppress(errors.AftermindError):  # the turns are stored, and this is a note of the way there
+                    async with self._runtime.db.transaction(namespace=name) as tx:
+                        await self._runtime.ledger.note_lost_leases(tx, lost)
 
 
 async def _refused(runtime: Runtime, claimed: Sequence[_Readable], error: Exception) -> Tally:

@@ -247,3 +247,19 @@ class EndingContract:
         tries = [(each.number, each.outcome, each.error) for each in await rig.ledger.attempts(parked.job_id)]
         assert tries == [(1, "lost", None), (2, "failed", None), (3, "dead", FAILURE.error)]
         assert await rig.state(stored.job_id) is JobState.DONE
+
+    async def test_a_stored_turn_has_the_leases_that_workers_lost_with_it(self, rig: Rig) -> None:
+        turn, untouched = turn_of("alice", "one"), turn_of("alice", "two")
+        async with rig.db.transaction() as tx:
+            await rig.ledger.record_stored(tx, [turn, untouched])
+        tried = Tried(attempts=3, lost_leases=2, worker="host:17", since=datetime.now(UTC))
+
+        async with rig.db.transaction() as tx:
+            await rig.ledger.note_lost_leases(tx, {turn.job_id: tried})
+
+        job, other = await rig.ledger.job(turn.job_id), await rig.ledger.job(untouched.job_id)
+        assert job is not None
+        assert other is not None
+        assert (job.state, job.lost_leases, job.attempts, other.lost_leases) == (JobState.DONE, 2, 3, 0)
+        tries = [(each.number, each.outcome, each.worker) for each in await rig.ledger.attempts(turn.job_id)]
+        assert tries == [(1, "lost", ""), (2, "lost", "host:17")]

@@ -31,6 +31,10 @@ class Counting(Observer):
         """See `Observer`."""
         metrics.FAILURES.labels(kind, reason_code).inc()
 
+    def leases_lost(self, count: int) -> None:
+        """See `Observer`."""
+        metrics.LEASES_EXPIRED.inc(count)
+
     def attempt_ended(self, lease: Lease, outcome: Outcome) -> None:
         """See `Observer`."""
         if isinstance(outcome, Retry | Dead):

@@ -96,12 +96,13 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
 
     found = address_resolution.resolve(settings)
     work = open_reembeddings(found, settings)
-    target, stored = factory.embedder(settings), (await work.status()).reembedding.stored
+    target, reembedding = factory.embedder(settings), (await work.status()).reembedding
+    stored = reembedding.stored
     plan = None
     if target is not None and stored.standby is not None and embedder_identity(target) == stored.active:
-        terminal.warn(
-            f"a re-embedding with {stored.standby} was begun and is not over. `aftermind reembed drop` abandons it."
-        )
+        kept = f"vectors of {stored.standby} are kept for a rollback. `aftermind reembed drop` removes them."
+        begun = f"a re-embedding with {stored.standby} was begun and is not over. `aftermind reembed drop` abandons it."
+        terminal.warn(kept if reembedding.is_cut_over else begun)
     if workers and target is not None and stored.standby is None:
         with suppress(errors.ReembeddingConflict):  # it is the active embedder
             plan = await work.plan()

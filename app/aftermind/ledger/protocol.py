@@ -57,7 +57,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """How often a pending turn was tried before it was given up: it counts that in Redis, where it has no rows."""
+    """How often a pending turn was tried before it was stored or given up: Redis counts that, where it has no rows."""
 
     attempts: int = 0
     lost_leases: int = 0  # of these, leases that expired without a result
@@ -237,6 +237,9 @@ class Ledger(Protocol):
 
         Its tries become rows of `attempts`, the last one with the failure.
         """
+
+    async def note_lost_leases(self, tx: Transaction, lost: Mapping[JobId, Tried]) -> None:
+        """Record that workers crashed with these turns, which are stored now: as attempts, of the store job."""
 
     async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
         """Release several jobs like `snooze`, in one call; those whose token fitted.

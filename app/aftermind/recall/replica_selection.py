@@ -92,7 +92,7 @@ class Routing:
             try:
                 yield route
             except errors.Unavailable as exc:
-                self._leave(node, str(exc))
+                self._leave(node, str(exc), is_known=False)
                 raise
 
     @asynccontextmanager
@@ -105,14 +105,14 @@ class Routing:
         """Stop using this replica until a background check finds it healthy."""
         for node in self._replicas:
             if node.name == name:
-                self._leave(node, why)
+                self._leave(node, why, is_known=False)
 
     def states(self) -> dict[str, str]:
         """State of each replica, for metrics and doctor: `serving`, or the reason why it is not used."""
         return {node.name: node.out or "serving" for node in self._replicas}
 
     def lags(self) -> dict[str, float]:
-        """Lag in seconds of each replica at its last check; replicas that never answered are left out."""
+        """Lag in seconds of each replica at its last check; replicas that do not answer are left out."""
         return {node.name: node.known.lag_seconds for node in self._replicas if node.known is not None}
 
     async def probe(self, nodes: Sequence[ReadNode] | None = None) -> None:
@@ -148,7 +148,7 @@ class Routing:
                         stack.push_async_exit(attempt.pop_all())
                         return node, Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
             except (errors.Unavailable, errors.Conflict, TimeoutError) as exc:
-                self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
+                self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc), is_known=False)
         return None
 
     def _reading(
@@ -167,8 +167,10 @@ class Routing:
             log.info("replica serves again", extra={"replica": node.name})
             node.out = None
 
-    def _leave(self, node: ReadNode, why: str) -> None:
+    def _leave(self, node: ReadNode, why: str, *, is_known: bool = True) -> None:
         node.looked_at = self._clock()
+        if not is_known:  # it does not answer, so how far it is behind is unknown
+            node.known = None
         if node.out is None:
             log.warning("replica is not used", extra={"replica": node.name, "reason": why})
         node.out = why
@@ -186,6 +188,6 @@ class Routing:
             async with asyncio.timeout(self._check), node.database.transaction(read_only=True) as tx:
                 state = await self._search.node_state(tx)
         except (errors.AftermindError, TimeoutError) as exc:
-            self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc))
+            self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc), is_known=False)
         else:
             self._note(node, state)

@@ -460,7 +460,7 @@ def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:
 
 
 def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
-    job, owner, payload, base, attempts, lost, at, poison, generation, counted_from = answer
+    job, owner, payload, base, attempts, lost, at, poison, generation, counted_from, former = answer
     return ClaimedTurn(
         job_id=JobId(UUID(job.decode())),
         owner=parse_owner(owner.decode()),
@@ -468,6 +468,7 @@ def _claimed(answer: list[bytes], token: LeaseToken) -> ClaimedTurn:
         base=int(base),
         attempts=int(attempts),
         lost_leases=int(lost),
+        former_worker=(former or b"").decode("utf-8", "replace"),
         accepted_at=datetime.fromtimestamp(int(at) / 1000, UTC),
         token=token,
         poison=int(poison) == 1,

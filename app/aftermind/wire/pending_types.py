@@ -77,9 +77,9 @@ class Accepted:
 class ClaimedTurn:
     """A turn that a worker holds until its lease ends.
 
-    `attempts` includes this claim, `lost_leases` counts workers that crashed with it. `poison`: there were too many;
-    dead-letter it. `payload` is not decoded: bytes of an unknown version must reach a dead letter unchanged. See
-    `turn()`. `is_early`: it was accepted before this Redis had any generation.
+    `attempts` includes this claim, `lost_leases` counts workers that crashed with it; `former_worker` was the last of
+    them. `poison`: there were too many; dead-letter it. `payload` is not decoded: bytes of an unknown version must
+    reach a dead letter unchanged. See `turn()`. `is_early`: it was accepted before this Redis had any generation.
     """
 
     job_id: JobId
@@ -94,6 +94,7 @@ class ClaimedTurn:
     generation: int | None = None
     counted_from: int | None = None
     is_early: bool = False
+    former_worker: str = ""
 
     def turn(self) -> Turn:
         """Decoded, with position and generation that Redis gave. Raises `UnknownPayload` and `ForeignPayload`."""

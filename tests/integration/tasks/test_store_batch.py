@@ -17,7 +17,7 @@ from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.settings import Settings
 from aftermind.store_turns_sql import Arrived, BatchWriter, StoreBatch, Written
 from aftermind.stores.protocol import EpisodeFilter
-from aftermind.types import Episode, LeaseToken, Scope, Turn
+from aftermind.types import Episode, JobState, LeaseToken, Scope, Turn
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.pending import ClaimedTurn, Pending
 from aftermind.wire.redis.client import RedisLink
@@ -28,7 +28,7 @@ from aftermind_tasks.job_runner import Tally
 from aftermind_tasks.runtime import Runtime, open_runtime
 from aftermind_tasks.turn_preparation import prepare
 from tests.support.servers import Database, psql_async
-from tests.support.turns import ROOMY, offer, turn_of
+from tests.support.turns import ROOMY, lose, offer, turn_of
 from tests.support.waiting import wait_until
 
 PUSHED = text("UPDATE aftermind.jobs SET run_at = run_at WHERE kind = 'extract'")
@@ -203,6 +203,22 @@ async def test_a_turn_that_is_stored_already_is_not_stored_again(runtime: Runtim
     await store.store_pending(runtime, batch)  # and among others that are new
     assert [answer is not None and len(answer.new) for answer in watched.answers] == [2, 0, 1]
     assert sorted(await said(runtime, Scope(user_id="alice"))) == ["Hello.", "This is 0.", "This is 1.", "This is 2."]
+
+
+async def test_a_turn_that_a_worker_crashed_with_is_listed_by_its_lost_lease(runtime: Runtime) -> None:
+    assert runtime.pending is not None
+    turns = [turn_of("alice", f"This is {number}.") for number in range(3)]
+    await runtime.pending.accept([offer(turn) for turn in turns[:2]], limits=ROOMY)
+    await lose(runtime.pending, 1)
+
+    while batch := await claimed(runtime, ()):  # those come few at a time
+        await store.store_pending(runtime, batch)
+    await stored(runtime, turns[2])
+
+    lost = [await runtime.ledger.job(turn.job_id) for turn in turns]
+    assert [(each.state, each.lost_leases) for each in lost if each] == [(JobState.DONE, count) for count in (1, 1, 0)]
+    attempts = [await runtime.ledger.attempts(turn.job_id) for turn in turns]
+    assert [[(each.outcome, each.worker) for each in rows] for rows in attempts] == [[("lost", "w1")]] * 2 + [[]]
 
 
 async def test_two_workers_with_the_same_turn_store_it_once(runtime: Runtime) -> None:

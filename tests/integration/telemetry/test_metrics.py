@@ -99,6 +99,17 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
         assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")]
 
 
+async def test_a_replica_that_does_not_answer_is_down_and_has_no_lag(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    told = {"AFTERMIND_REPLICA_URLS": '["postgresql://nobody@127.0.0.1:1/none"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
+    with service(environment(database.relay_url, redis_url, **told), tmp_path) as url:
+        seen = await asyncio.to_thread(scrape, url, TOKEN)
+
+    assert [value for name, value in seen.items() if 'component_up{component="replica' in name] == [0]
+    assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")] == []
+
+
 async def test_a_worker_answers_a_scrape_of_its_own(database: Database, redis_url: str, tmp_path: Path) -> None:
     port = choose(1)[0]
     told = {'aftermind_jobs_total{kind="store",outcome="done"}': 1.0}

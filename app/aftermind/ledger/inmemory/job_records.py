@@ -65,6 +65,16 @@ def make_attempts(job_id: JobId, tried: Tried, failure: Failure, now: datetime) 
     return tuple(one(number) for number in range(1, tried.attempts + 1))
 
 
+def lost_attempts(job_id: JobId, tried: Tried) -> tuple[Attempt, ...]:
+    """The attempts of workers that crashed; the name of the last one is known."""
+    numbers = range(1, tried.lost_leases + 1)
+    workers = ["" if number < tried.lost_leases else tried.worker for number in numbers]
+    return tuple(
+        Attempt(job_id=job_id, number=number, worker=worker, started_at=tried.since, ended_at=None, outcome="lost")
+        for number, worker in zip(numbers, workers, strict=True)
+    )
+
+
 def counted(record: Record, spent: ModelUsage) -> Record:
     """The record with what its last attempt cost."""
     if not record.attempts:

@@ -285,6 +285,13 @@ class InMemoryLedger:
         )
         return True
 
+    async def note_lost_leases(self, tx: Transaction, lost: Mapping[JobId, Tried]) -> None:
+        for job_id, tried in lost.items():
+            record = jobs_table(tx).get(job_id)
+            if record is not None:
+                job = replace(record.job, lost_leases=tried.lost_leases, attempts=tried.lost_leases + 1)
+                put_record(tx, replace(record, job=job, attempts=job_records.lost_attempts(job_id, tried)))
+
     async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
         """Hand back as `snooze`: this store is never away, so no lease runs out for want of it."""
         returned: set[JobId] = set()

@@ -326,6 +326,23 @@ _TURN_ATTEMPTS = text(
     """
 )
 
+_NOTE_LOST = text(
+    """
+    WITH lost AS (
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:counts AS int[]), CAST(:workers AS text[]),
+                             CAST(:since AS timestamptz[])) AS lost (id, count, worker, since)
+    ), noted AS (
+        UPDATE aftermind.jobs AS jobs SET lost_leases = lost.count, attempts = lost.count + 1
+        FROM lost WHERE jobs.id = lost.id RETURNING jobs.id, jobs.namespace
+    )
+    INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at, outcome)
+    SELECT noted.namespace, noted.id, number, CASE WHEN number = lost.count THEN lost.worker ELSE '' END, lost.since,
+           'lost'
+    FROM noted JOIN lost USING (id) CROSS JOIN generate_series(1, lost.count) AS number
+    ON CONFLICT (job_id, number) DO NOTHING
+    """
+)
+
 # `jobs_leases`. A lost lease is not a failure of the job, until there were too many of them.
 _EXPIRE = text(
     f"""
@@ -564,6 +581,13 @@ async def dead_letter_turn(
         named |= {"error_class": failure.error_class, "error": failure.error}
         await pg(tx).execute(_TURN_ATTEMPTS, {**named, "attempts": tried.attempts, "lost": tried.lost_leases})
     return bool(rows)
+
+
+async def note_lost_leases(tx: Transaction, lost: Mapping[JobId, Tried]) -> None:
+    """See `Ledger.note_lost_leases`."""
+    given = {"ids": list(lost), "counts": [each.lost_leases for each in lost.values()]}
+    given |= {"workers": [each.worker for each in lost.values()], "since": [each.since for each in lost.values()]}
+    await pg(tx).execute(_NOTE_LOST, given)
 
 
 async def expire(tx: Transaction, *, most: int) -> tuple[Counter[JobKind], list[tuple[Job, Failure]]]:

@@ -75,7 +75,8 @@ class Now:
         """Yield the metric families; a family without an answer is left out, so that it is not read as zero."""
         up = GaugeMetricFamily("aftermind_component_up", "Whether a component answers.", labels=["component"])
         for part in self._health.parts:
-            up.add_metric([part.name], float(part.state != "down"))
+            is_left_replica = part.name.startswith("replica ") and part.state != "ok"
+            up.add_metric([part.name], float(part.state != "down" and not is_left_replica))
         yield up
         if any(part.name == "store" and part.state != "down" for part in self._health.parts):
             yield from self._work()
