@@ -23,7 +23,7 @@ class Observer:
         """An attempt to store a pending turn failed; there is another."""
 
     def leases_lost(self, count: int) -> None:
-        """This number of pending turns was stored after a worker had crashed with them."""
+        """This number of leases was lost with pending turns that are stored now."""
 
     def attempt_ended(self, lease: Lease, outcome: Outcome) -> None:
         """How a job of the ledger was answered for; written down already."""

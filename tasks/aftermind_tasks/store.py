@@ -218,6 +218,9 @@ class _Batch:
         effects = store_turns.Effects.of(list(written.values()))
         ids = [turn.job_id for name in written for _, turn in self.groups[name]]
         try:
+            for stone in effects.erased:  # Redis counted a turn that came late, under keys with the owner's name
+                if self._runtime.pending is not None:
+                    await self._runtime.pending.forget(stone)
             self.runnable = await self._runtime.after_commit(
                 effects.owners, effects.events, effects.ring, settle=ids, watermark=effects.watermark
             )
@@ -228,9 +231,6 @@ class _Batch:
             for name, result in written.items():
                 await self._settle({name: result})
             return
-        if self._runtime.pending is not None:
-            for stone in effects.erased:  # Redis counted a turn that came late, under keys with the owner's name
-                await self._runtime.pending.forget(stone)
         await self._note_lost_leases(written)
         self.done += len(ids)
         if self._on_stored is not None:
@@ -248,8 +248,8 @@ class _Batch:
                 if one.lost_leases
             }
             if lost:
-                self._runtime.observer.leases_lost(len(lost))
-                with suppress(errors.AftermindError):  # the turns are stored, and this is a note of the way there
+                self._runtime.observer.leases_lost(sum(each.lost_leases for each in lost.values()))
+                with suppress(errors.AftermindError):  # the turns are stored, and this is a note
                     async with self._runtime.db.transaction(namespace=name) as tx:
                         await self._runtime.ledger.note_lost_leases(tx, lost)
 

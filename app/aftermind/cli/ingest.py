@@ -164,9 +164,9 @@ async def play(
                 said=f"{done.queued:,} of {terminal.count_of(len(turns), 'turn')}",
             )
         bars.update(queued, completed=len(turns))
-        await _undo(memory, undone, done, seconds=still_seconds)
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
+        await _undo(memory, undone, done, seconds=still_seconds)
     return done
 
 
@@ -239,10 +239,12 @@ async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done:
     for turn, receipt in turns:
         try:
             await receipt.stored(timeout=seconds)
+            await memory.undo(*receipt.episode_ids, user_id=turn.user_id, namespace=turn.namespace)
         except errors.ReceiptTimeout:
             done.stalled = "messages that were undone are not stored yet, so they are shown. Repeat the command"
             return
-        await memory.undo(*receipt.episode_ids, user_id=turn.user_id, namespace=turn.namespace)
+        except (errors.JobDead, errors.Forgotten, errors.InvalidQuery):
+            continue  # not stored, so not shown
         done.undone += len(receipt.episode_ids)
 
 

@@ -50,7 +50,7 @@ class Publisher:
         self._groups: WeakKeyDictionary[asyncio.AbstractEventLoop, Group] = WeakKeyDictionary()
         self._checks: dict[_Session, asyncio.Future[None]] = {}  # of keys, the latest of each session
         self._orphans_at = 0.0
-        self._next_check: asyncio.TimerHandle | None = None
+        self._next_checks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.TimerHandle] = WeakKeyDictionary()
         self._acceptor_seconds = 0.0
         self._divide_budget()
 
@@ -116,19 +116,21 @@ class Publisher:
         self._orphans_at = now + ORPHANS_SECONDS
         if self.spool.has_orphans():
             self._drain.begin()
-        if self._next_check is not None:
-            self._next_check.cancel()
-        self._next_check = asyncio.get_running_loop().call_later(ORPHANS_SECONDS + 0.01, self.find_orphans)
+        loop = asyncio.get_running_loop()
+        if (waiting := self._next_checks.get(loop)) is not None:
+            waiting.cancel()
+        self._next_checks[loop] = loop.call_later(ORPHANS_SECONDS + 0.01, self.find_orphans)
 
     async def close(self) -> None:
         """Stop sending; what is in the spool stays there for the next process. It can be used again afterwards."""
-        if self._next_check is not None:
-            self._next_check.cancel()
-            self._next_check, self._orphans_at = None, 0.0
         if self._drain.away is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSING_SECONDS):
                     await self._drain.task.wait()
+        for waiting in self._next_checks.values():
+            waiting.cancel()
+        self._next_checks.clear()
+        self._orphans_at = 0.0
         await self._ringing.close()
         await self._drain.stop()
         await self._asking.task.cancel()

@@ -37,8 +37,7 @@ class ShardedPublisher:
             each.find_orphans()
 
     async def close(self) -> None:
-        for each in self._shards:
-            await each.close()
+        await asyncio.gather(*(each.close() for each in self._shards))
 
     def _of(self, owner: Scope) -> Publisher:
         return self._shards[shard_number(owner)]

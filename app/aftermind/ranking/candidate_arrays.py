@@ -15,9 +15,11 @@ from aftermind.ranking.tokenizer import is_stop_word, terms, tokens
 from aftermind.ranking.turn_features import Features, Scores, Turns, Worths, features, score
 
 # "What did I mention about rent?" asks for rent: every message was spoken.
+_SPOKEN = "|".join(english_words("spoken"))
+_OFTEN = "(?: (?:ever|already|just|once|last|first|never))?"
 _OF_CONVERSATION = re.compile(
-    r"\b(?:(?:did|have|had) )?(?:i|we|you)(?:'ve| have| had)? (?:(?:ever|already|just|once|last|first|never) )?"
-    rf"(?:{'|'.join(english_words('speaking'))})\b",
+    rf"\b(?:(?:did|have|had) (?:i|we|you){_OFTEN} (?:{'|'.join(english_words('speaking'))}|{_SPOKEN})|"
+    rf"(?:i|we|you)(?:'ve| have| had)?{_OFTEN} (?:{_SPOKEN}))\b",
     re.IGNORECASE,
 )
 

@@ -67,8 +67,8 @@ def lifted(scores: Scores, worth: Floats, rows: Sequence[Sequence[int]], candida
     answering = np.array([INHERITED * covering_value(value) if value else 0.0 for value in best.tolist()])
     odds = np.exp(LIFT * best)
     total = scores.total * odds / (1 - scores.total + scores.total * odds)
-    # What has nothing in common with the question has no odds to raise: it follows its fact.
-    return replace(scores, total=np.where(scores.total == 0, answering, total))
+    # Also what has nothing in common with the question, and no odds to raise, follows its fact.
+    return replace(scores, total=np.maximum(answering, total))
 
 
 def fact_value(share: float, confidence: float, best_turn: float) -> float:

@@ -65,7 +65,7 @@ def word_variants(language: str) -> Mapping[str, str]:
 
 
 def english_words(name: str) -> Sequence[str]:
-    """A list of words that only English has: `speaking` or `unspecific`."""
+    """A list of words that only English has: `speaking`, `spoken` or `unspecific`."""
     words: str = _languages()["en"][name]
     return words.split()
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from aftermind.ranking import terms
 from aftermind.recall.excerpts import QuestionWords, excerpt
 from aftermind.recall.query import Query
+from aftermind.recall.question_time import READ_CHARACTERS
 from aftermind.recall.render import Item, line_of, place_of, profile_line, shortenable_text, superseded_mark
 from aftermind.recall.token_budget import (
     LONG_CHARACTERS,
@@ -185,12 +186,14 @@ def _chunk(
 ) -> Chunk:
     """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
     text = shortenable_text(item)
+    words_of_turns = _words_of_turns(item, said)
     return Chunk(
         key=key,
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        tells=_told_by(item, said),
+        tells=frozenset((type(item), *each) for each in words_of_turns),
+        repeats=frozenset((Fact if isinstance(item, Episode) else Episode, *each) for each in words_of_turns),
         shortened=_shortening(item, text, words, passage, mark) if len(text) >= LONG_CHARACTERS else None,
     )
 
@@ -228,17 +231,17 @@ def _words_of_sources(matches: Sequence[Match]) -> Said:
     """The words of the messages among the matches that facts among them came from."""
     sources = {each for match in matches if isinstance(match.item, Fact) for each in match.item.sources}
     turns = [match.item for match in matches if isinstance(match.item, Episode) and match.item.id in sources]
-    return {turn.id: frozenset(terms(turn.content)) for turn in turns}
+    return {turn.id: frozenset(terms(turn.content[:READ_CHARACTERS])) for turn in turns}
 
 
-def _told_by(item: Item, said: Said) -> frozenset[TurnWord]:
+def _words_of_turns(item: Item, said: Said) -> list[tuple[EpisodeId, str]]:
     """The words of messages that the item has: a message has all of them, a fact those of its sources."""
     if isinstance(item, Episode):
-        return frozenset((item.id, word) for word in said.get(item.id, ()))
-    if not isinstance(item, Fact) or not item.sources:
-        return frozenset()
-    told = frozenset(terms(item.text))
-    return frozenset((each, word) for each in item.sources for word in told & said.get(each, told))
+        return [(item.id, word) for word in said.get(item.id, ())]
+    if not isinstance(item, Fact) or said.keys().isdisjoint(item.sources):
+        return []
+    words = frozenset(terms(item.text))
+    return [(each, word) for each in item.sources if each in said for word in words & said[each]]
 
 
 def _when(item: Item) -> Order:

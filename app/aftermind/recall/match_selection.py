@@ -26,7 +26,7 @@ from aftermind.ranking import (
     tokens,
 )
 from aftermind.recall.excerpts import QuestionWords
-from aftermind.recall.question_time import IN_PERIOD, QuestionTime, rescored, shifted
+from aftermind.recall.question_time import IN_PERIOD, MENTIONED_LATER, QuestionTime, rescored, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.feedback import FeedbackCount
@@ -102,7 +102,9 @@ def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: 
     within = frame.candidate & (frame.said_at >= time.start.timestamp()) & (frame.said_at < time.end.timestamp())
     if is_alone:
         answering = IN_PERIOD_ALONE + (1 - IN_PERIOD_ALONE) * scores.total
-        return replace(scores, total=np.where(within, answering, scores.total * OUTSIDE_PERIOD))
+        is_later = frame.said_at < (time.end + MENTIONED_LATER).timestamp()
+        outside = np.where(within | ((frame.said_at >= time.end.timestamp()) & is_later), 1.0, OUTSIDE_PERIOD)
+        return replace(scores, total=np.where(within, answering, scores.total * outside))
     return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), scores.total))
 
 

@@ -667,8 +667,8 @@ class Recall:
         scores = score_frame(frame, question, frequencies, session=query.scope.session_id, models=models, worths=worths)
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         if run.time.end is not None:
-            specific = [each not in UNSPECIFIC_TERMS and not each.isdigit() for each in question.terms]
-            is_alone = not frame.hits[:, np.array(specific, dtype=bool)].any()
+            specific = [each not in UNSPECIFIC_TERMS and not each[0].isdigit() for each in question.terms]
+            is_alone = not (worths > 0)[np.array(specific, dtype=bool)].any()  # a name of a speaker is worth nothing
             likely = frame.candidate if is_alone else frame.candidate & (scores.total > 0)
             run.time = run.time.among(query.searched, frame.said_at[likely])
             scores = match_selection.admit_period(scores, frame, run.time, is_alone=is_alone)

@@ -19,6 +19,7 @@ from aftermind.types import Episode, Fact, Match
 # among the first ten (0.776 in both cases), a little among the first five (0.7190 for 0.7176).
 IN_PERIOD, WITH_TIME = 2.0, 1.0
 MENTIONED_LATER = timedelta(days=7)  # after a period: people talk of what they did last week; 0 to 14 find the same
+LONGEST_MENTIONED = timedelta(days=366)  # "for the last ten years" is about none of them
 CANDIDATES = 60  # turns that are read to be ordered by time
 READ_CHARACTERS = 4_000  # of a turn whose times are read
 
@@ -136,7 +137,8 @@ class QuestionTime:
         end = (self.end + MENTIONED_LATER).timestamp()
         if ((said_at >= self.start.timestamp()) & (said_at < end)).any():
             return self
-        return QuestionTime.of(text, datetime.fromtimestamp(float(said_at.max()), UTC))
+        found = QuestionTime.of(text, datetime.fromtimestamp(float(said_at.max()), UTC))
+        return replace(self, start=found.start, end=found.end)
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""
@@ -151,23 +153,22 @@ class QuestionTime:
             return bonus
         if self.start <= item.occurred_at < self.end + MENTIONED_LATER:
             return bonus + IN_PERIOD
-        told = dates.find(text, item.occurred_at)
-        return bonus + (IN_PERIOD if told is not None and told.start < self.end and self.start < told.end else 0.0)
-
-
-def _moment(text: str, now: datetime) -> dates.Period | None:
-    return dates.find(text if "-" in text else f"in {text}", now)
+        named = dates.find(text, item.occurred_at)
+        if named is None or named.end - named.start > LONGEST_MENTIONED:
+            return bonus
+        return bonus + (IN_PERIOD if named.start < self.end and self.start < named.end else 0.0)
 
 
 def _range_in(text: str, now: datetime) -> dates.Period | None:
     """A period with two ends: "between July and September 2025", "from 2025-08-01 to 2025-08-14", "in May or June"."""
     for found in _RANGE.finditer(text):
-        first, last = found["first"], found["last"]
-        if (year := _YEAR.search(last)) is not None and _YEAR.search(first) is None:
-            first = f"{first} {year.group()}"
-        began, ended = _moment(first, now), _moment(last, now)
-        if began is not None and ended is not None and began.start < ended.end:
-            return dates.Period(start=began.start, end=ended.end)
+        ended = dates.find(found["last"], now)
+        year = None if _YEAR.search(found["first"]) else _YEAR.search(found["last"])
+        years = [""] if year is None else [f" {int(year.group()) - back}" for back in (0, 1)]
+        for of_year in years:  # "between November and February 2025" begins in the year before
+            began = dates.find(f"{found['first']}{of_year}", now)
+            if began is not None and ended is not None and began.start < ended.start:
+                return dates.Period(start=began.start, end=ended.end)
     return None
 
 

@@ -21,7 +21,7 @@ from aftermind.recall.render import (
 from aftermind.types import BlockLine
 
 Order = tuple[float, int]  # a time or number, and the position of those with the same one
-TurnWord = tuple[Hashable, str]
+TurnWord = tuple[type, Hashable, str]  # the kind of what has it, the turn, and the word
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
 SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
@@ -43,7 +43,7 @@ class Chunk:
     """One line of a block. `shortened` returns the line of a long text with less of it, None for other texts.
 
     `value` is its expected value for the query, `order` its position in the section. `tells` are words of turns that
-    it has, of which others may have some too: each with its turn. `key` identifies it for the caller.
+    it has; `repeats` are those that make it superfluous, where others have them. `key` identifies it for the caller.
     """
 
     key: int
@@ -51,6 +51,7 @@ class Chunk:
     value: float
     order: Order
     tells: frozenset[TurnWord] = frozenset()
+    repeats: frozenset[TurnWord] = frozenset()
     shortened: Callable[[int], BlockLine] | None = None
 
 
@@ -104,9 +105,9 @@ class _Filling:
 
 def known_share(chunk: Chunk, told: Set[TurnWord]) -> float:
     """How much of the chunk others have, by its words: all of it, if they have `MOSTLY`."""
-    if told.isdisjoint(chunk.tells):
+    if told.isdisjoint(chunk.repeats):
         return 0.0
-    known = len({word for _, word in chunk.tells & told}) / len({word for _, word in chunk.tells})
+    known = len({word for *_, word in chunk.repeats & told}) / len({word for *_, word in chunk.repeats})
     return min(1.0, known / MOSTLY)
 
 

@@ -115,7 +115,8 @@ def _body_fields(document: Schema, schema: Schema) -> Iterator[Field]:
     properties = _resolved(document, schema).get("properties", {})
     for field in _fields(document, schema):
         yield field
-        for inner in _fields(document, properties[field.name]) if "$ref" in properties[field.name] else ():
+        of_field = properties.get(field.name, {})  # none, where the body is a list
+        for inner in _fields(document, of_field) if "$ref" in of_field else ():
             yield replace(inner, name=f"{field.name}.{inner.name}")
 
 

@@ -281,3 +281,25 @@ async def test_what_took_the_place_of_a_statement_is_found_with_a_small_limit() 
         found = await memory.recall("Where do I live now?", user_id="alice", limit=2)
 
     assert "I moved from Lisbon to Bergen." in texts(found)
+
+
+async def test_a_question_for_more_than_a_period_does_not_hide_what_lies_outside_it() -> None:
+    """Its words are in no message, but their meaning may be."""
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for text, month in (("The doctor gave me iron tablets last month.", 4), ("Small talk.", 3), ("More of it.", 3)):
+            message = Message.user(text, occurred_at=datetime(2026, month, 20, tzinfo=UTC))
+            await (await memory.remember([message], user_id="alice", session_id=text)).stored(timeout=60)
+
+        block = await memory.recall("What did my physician prescribe in March 2026?", user_id="alice")
+
+    assert max(each.score for each in block.matches) < 0.7
+
+
+async def test_a_question_for_what_somebody_speaks_keeps_its_verb() -> None:
+    async with Memory("inmemory", settings=Settings(extractor="off", **UNHURRIED)) as memory:
+        for text in ("I speak Norwegian.", "I like pancakes."):
+            await (await memory.remember(text, user_id="alice")).stored(timeout=60)
+
+        found = await memory.recall("What languages do I speak?", user_id="alice", mode="lexical")
+
+    assert found.matches[0].lexical_score == 1.0

@@ -63,6 +63,8 @@ def shown(claim: Assertion) -> str:
         ("I work for Herzog & de Meuron.", ["works_at Herzog & de Meuron"]),
         ("I live in Bosnia and Herzegovina.", ["lives_in Bosnia and Herzegovina"]),
         ("I work at Globex & live in Oslo.", ["works_at Globex"]),
+        ("I work at Globex & Tom works at Acme.", ["works_at Globex"]),
+        ("I live in Oslo & Bergen.", ["lives_in Oslo"]),
         ("I'm a software engineer.", ["has_job software engineer"]),
         # oneself
         ("My name is Ann Marie Smith.", ["name Ann Marie Smith"]),
@@ -113,10 +115,13 @@ def shown(claim: Assertion) -> str:
         ("My dog Rex won a prize in 2023.", ["has_pet Rex"]),
         ("I adopted a dog named Rex in 2023.", ["has_pet Rex >2023-01-01"]),
         ("My dog Rex died in March.", ["has_pet Rex <2024-03-01"]),
+        ("My dog Rex died laughing.", ["has_pet Rex"]),
+        ("My wife Anna & Bob came over.", ["spouse Anna"]),
         ("Our cat Dot was put to sleep yesterday.", ["has_pet Dot <2024-06-11"]),
         # doings
         ("I study law.", ["studies law"]),
         ("I study law at Oslo University.", ["attends Oslo University", "studies law"]),
+        ("I study law and live at Oslo University.", ["studies law"]),
         ("I started to learn Spanish.", ["learns Spanish"]),
         ("I've begun learning the piano.", ["learns the piano"]),
         ("I began to learn Greek in May.", ["learns Greek >2024-05-01"]),

@@ -25,6 +25,9 @@ def day(year: int, month: int, number: int) -> datetime:
         ("What happened between July and September 2024?", day(2024, 7, 1), day(2024, 10, 1)),
         ("What happened from 2024-08-01 to 2024-08-14?", day(2024, 8, 1), day(2024, 8, 15)),
         ("Who came between 3 May and 10 May 2025?", day(2025, 5, 3), day(2025, 5, 11)),
+        ("Who came between May 3 2024 and June 5 2024?", day(2024, 5, 3), day(2024, 6, 6)),
+        ("Who came from June 1 to June 14, 2024?", day(2024, 6, 1), day(2024, 6, 15)),
+        ("What happened between November and February 2025?", day(2024, 11, 1), day(2025, 3, 1)),
         ("What did we do in July or August 2024?", day(2024, 7, 1), day(2024, 9, 1)),
         ("Did he move from Lisbon to Bergen in March 2025?", day(2025, 3, 1), day(2025, 4, 1)),
         ("What did she paint in autumn 2024?", day(2024, 9, 1), day(2024, 12, 1)),
@@ -46,6 +49,7 @@ def test_a_period_is_read_from_a_question(text: str, start: datetime, end: datet
         ("What happened in the last six months?", day(2025, 1, 10)),
         ("What happened in the past 2 weeks?", day(2025, 6, 26)),
         ("What happened over the last two years?", day(2023, 7, 10)),
+        ("What happened in the last few months?", day(2025, 4, 10)),
     ],
 )
 def test_the_last_months_reach_to_today(text: str, start: datetime) -> None:

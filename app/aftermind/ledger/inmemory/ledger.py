@@ -289,7 +289,7 @@ class InMemoryLedger:
         for job_id, tried in lost.items():
             record = jobs_table(tx).get(job_id)
             if record is not None:
-                job = replace(record.job, lost_leases=tried.lost_leases, attempts=tried.lost_leases + 1)
+                job = replace(record.job, lost_leases=tried.lost_leases, attempts=tried.attempts)
                 put_record(tx, replace(record, job=job, attempts=job_records.lost_attempts(job_id, tried)))
 
     async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:

@@ -329,10 +329,11 @@ _TURN_ATTEMPTS = text(
 _NOTE_LOST = text(
     """
     WITH lost AS (
-        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:counts AS int[]), CAST(:workers AS text[]),
-                             CAST(:since AS timestamptz[])) AS lost (id, count, worker, since)
+        SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:counts AS int[]), CAST(:attempts AS int[]),
+                             CAST(:workers AS text[]), CAST(:since AS timestamptz[]))
+                      AS lost (id, count, attempts, worker, since)
     ), noted AS (
-        UPDATE aftermind.jobs AS jobs SET lost_leases = lost.count, attempts = lost.count + 1
+        UPDATE aftermind.jobs AS jobs SET lost_leases = lost.count, attempts = lost.attempts
         FROM lost WHERE jobs.id = lost.id RETURNING jobs.id, jobs.namespace
     )
     INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at, outcome)
@@ -586,6 +587,7 @@ async def dead_letter_turn(
 async def note_lost_leases(tx: Transaction, lost: Mapping[JobId, Tried]) -> None:
     """See `Ledger.note_lost_leases`."""
     given = {"ids": list(lost), "counts": [each.lost_leases for each in lost.values()]}
+    given |= {"attempts": [each.attempts for each in lost.values()]}
     given |= {"workers": [each.worker for each in lost.values()], "since": [each.since for each in lost.values()]}
     await pg(tx).execute(_NOTE_LOST, given)
 

@@ -16,6 +16,7 @@ _MONTH = "|".join(f"{name}|{name[:3]}" for name in MONTHS)
 _NUMBERS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7}
 _NUMBERS |= {"eight": 8, "nine": 9, "ten": 10, "a couple of": 2, "a few": 3}
 _COUNT = r"\d{1,3}|" + "|".join(sorted(_NUMBERS, key=len, reverse=True))
+_NUMBERS |= {"couple of": 2, "few": 3}  # behind "the last" alone
 _WHEN = r"\b(?:in|since|from|until|till|to|by|of|during|around|before|after|early|mid|late)"
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
@@ -40,7 +41,7 @@ _FORMS = tuple(
         (rf"\b(?P<month>{_MONTH})\b\s+(?:of\s+)?(?P<year>\d{{4}})", _MONTH_WORDS),
         (rf"^\s*(?P<month>{_MONTH})\s*$", _MONTH_WORDS),
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
-        (rf"\b(?:last|past)\s+(?P<back>{_COUNT})\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
+        (rf"\b(?:last|past)\s+(?P<back>{_COUNT}|few|couple of)\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
         (r"\bq(?P<quarter>[1-4])\s+(?:of\s+)?(?P<year>\d{4})\b", ("q",)),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),

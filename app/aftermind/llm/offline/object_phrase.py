@@ -15,6 +15,8 @@ MAX_ITEMS = 12
 _TOKEN = re.compile(r"[,;()…]|:(?=\s|$)|[\u2013\u2014-](?=\s)|[^\s,;:()…]+(?::[^\s,;:()…]+){0,3}")
 _DATE_TOKEN = re.compile(r"\d{1,4}(?:st|nd|rd|th|er|\.)?|\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.IGNORECASE)
 _SEPARATORS = frozenset(",;:()…\u2013\u2014-")
+_ORGANISATIONS = frozenset({"works_at", "attends"})
+_AFTER_NAMES = frozenset({"in", "on", "at", "as", "since", "for", "from", "now", "and", "but", "or", "because", "with"})
 _AND_NAMES = frozenset(
     {
         *("bosnia and herzegovina", "trinidad and tobago", "antigua and barbuda", "newfoundland and labrador"),
@@ -49,7 +51,8 @@ def objects_in(rest: str, rule: FormRule, grammar: Grammar, *, is_uncased: bool)
     if rule.kind in (ObjectKind.NAME, ObjectKind.NAMES):
         if rule.is_cased and is_uncased:
             return [], 0
-        return _names(tokens, rest, grammar, many=rule.kind is ObjectKind.NAMES, is_uncased=is_uncased)
+        many, joins = rule.kind is ObjectKind.NAMES, rule.predicate in _ORGANISATIONS
+        return _names(tokens, rest, grammar, many=many, joins=joins, is_uncased=is_uncased)
     if rule.kind is ObjectKind.VERB:
         return _verb(tokens, rest, grammar)
     return _things(tokens, rest, grammar, rule)
@@ -79,7 +82,9 @@ def _tokens(text: str, grammar: Grammar) -> list[_Token]:
     return tokens
 
 
-def _names(tokens: list[_Token], rest: str, grammar: Grammar, *, many: bool, is_uncased: bool) -> tuple[list[str], int]:
+def _names(
+    tokens: list[_Token], rest: str, grammar: Grammar, *, many: bool, joins: bool, is_uncased: bool
+) -> tuple[list[str], int]:
     found: list[str] = []
     place = end = 0
     while place < len(tokens) and len(found) < MAX_ITEMS:
@@ -89,7 +94,7 @@ def _names(tokens: list[_Token], rest: str, grammar: Grammar, *, many: bool, is_
         if last == place:
             break
         if not many:
-            last = _joined_end(tokens, place, last, grammar)
+            last = _joined_end(tokens, place, last, grammar, joins=joins)
         found.append(rest[tokens[place].start : tokens[last - 1].end])
         place, end = last, tokens[last - 1].end
         if not many:
@@ -119,19 +124,23 @@ def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased:
     return place
 
 
-def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar) -> int:
-    """The end of a name that continues behind "&", or behind "and" if it is one of `_AND_NAMES` or repeats: "Johnson
-    and Johnson".
+def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar, *, joins: bool) -> int:
+    """The end of a name that continues behind "and", as those of `_AND_NAMES`, or of an organisation behind "&".
+
+    "I work at Globex & Tom works at Acme" has two clauses: a verb follows.
     """
     if end + 1 >= len(tokens):
         return end
     joint, then = tokens[end], tokens[end + 1]
     whole = " ".join(token.low for token in tokens[start : end + 2])
-    is_joined = joint.text == "&" or (joint.low == "and" and (then.low == tokens[start].low or whole in _AND_NAMES))
+    repeats = (joint.low, then.low) == ("and", tokens[start].low)  # "Johnson and Johnson"
+    is_joined = whole in _AND_NAMES or (joins and (joint.text == "&" or repeats))
     first = end + 2 if then.low in grammar.connectors else end + 1
     if not is_joined or not _is_name(tokens, first, grammar):
         return end
-    return _name_end(tokens, first, grammar, is_uncased=False)
+    last = _name_end(tokens, first, grammar, is_uncased=False)
+    is_clause = last < len(tokens) and tokens[last].text.islower() and tokens[last].low not in _AFTER_NAMES
+    return end if is_clause else last
 
 
 def _is_name(tokens: list[_Token], place: int, grammar: Grammar) -> bool:

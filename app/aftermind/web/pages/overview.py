@@ -162,7 +162,11 @@ async def _rows(viewer: Viewer, now: Sample, finished: dict[str, float], *, is_u
     found = {row.kind: row for row in work}
     if is_up:  # a queue without jobs is not reported
         found = {kind: Work(kind=kind) for kind in JobKind} | found
-    return [_row(kind, found.get(kind), finished, may_operate=may_operate) for kind in JobKind]
+    rows = [_row(kind, found.get(kind), finished, may_operate=may_operate) for kind in JobKind]
+    if viewer.may(Right.TENANTS):
+        return rows
+    # Its turns in Redis are not counted apart from those of others.
+    return [replace(row, runnable=None, running=None) if row.kind == JobKind.STORE else row for row in rows]
 
 
 def _row(kind: JobKind, work: Work | None, finished: dict[str, float], *, may_operate: bool) -> Row:

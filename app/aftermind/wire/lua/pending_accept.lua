@@ -9,8 +9,9 @@
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
 -- position;
--- 6, base: exists with other content, or did some seconds ago (0); 7, database: its tenant has moved there. All in one list, which halves the work of reading it; at its end the number of
--- doorbells sent and the last generation ('' if there is none).
+-- 6, base: exists with other content, or did some seconds ago (0); 7, database: its tenant has moved there. All in one
+-- list, which halves the work of reading it; at its end the number of doorbells sent and the last generation ('' if there
+-- is none).
 local queue, bells = ARGV[1], tonumber(ARGV[2])
 local most_turns, most_bytes, most_age, most_owned =
   tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

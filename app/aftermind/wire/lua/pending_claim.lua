@@ -5,7 +5,8 @@
 -- 9 number of namespaces to skip, then these, then the maximum turns that lost 1, 2... leases; 0: none, and nothing
 -- after such a turn
 -- Returns a list of {job, owner, payload, base, attempts (this one included), lost, ms of acceptance, poison (1 or 0),
--- generation ('': accepted before Redis had received any; nil: not recorded), start of its session's count}.
+-- generation ('': accepted before Redis had received any; nil: not recorded), start of its session's count, the worker
+-- that had it before}.
 -- Turns that lost a lease are claimed with others that lost as many; one with too many is claimed alone, flagged, to be
 -- dead-lettered.
 --
