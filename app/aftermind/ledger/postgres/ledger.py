@@ -247,8 +247,7 @@ class PostgresLedger:
     ) -> bool:
         return await working.dead_letter_turn(tx, job_id, owner, payload, failure, tried or Tried())
 
-    async def note_lost_leases(self, tx: Transaction, lost: Mapping[JobId, Tried]) -> None:
-        await working.note_lost_leases(tx, lost)
+    note_lost_leases = staticmethod(working.note_lost_leases)
 
     async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
         async with self._database.transaction() as tx:
