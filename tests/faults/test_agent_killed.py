@@ -54,13 +54,18 @@ def acknowledged(process: "subprocess.Popen[bytes]", count: int) -> None:
         assert json.loads(process.stdout.readline()) == i
 
 
-async def test_what_a_killed_agent_spooled_is_sent_by_the_next_that_starts(valkey: Valkey, tmp_path: Path) -> None:
-    valkey.stop()
-    process = start_agent(valkey.url, tmp_path, 5)
+async def spool_and_die(valkey: Valkey, state: Path) -> None:
+    """An agent spools five turns while Redis is away, and is killed; Redis returns."""
+    process = start_agent(valkey.url, state, 5)
     await asyncio.to_thread(acknowledged, process, 5)
     kill(process.pid)
     process.communicate()
     valkey.start()
+
+
+async def test_what_a_killed_agent_spooled_is_sent_by_the_next_that_starts(valkey: Valkey, tmp_path: Path) -> None:
+    valkey.stop()
+    await spool_and_die(valkey, tmp_path)
 
     async with agent_on(valkey.url, tmp_path) as agent:
         await agent.remember("bob", "anything")
@@ -75,11 +80,7 @@ async def test_what_a_killed_agent_spooled_is_sent_by_a_process_that_only_reads(
     valkey.stop()
     async with agent_on(valkey.url, tmp_path) as reader:
         assert await reader.publisher.pending(ALICE) == ()
-        process = start_agent(valkey.url, tmp_path, 5)
-        await asyncio.to_thread(acknowledged, process, 5)
-        kill(process.pid)
-        process.communicate()
-        valkey.start()
+        await spool_and_die(valkey, tmp_path)
 
         assert await reader.all_seen(5) == [f"m{i}" for i in range(5)]
         await reader.publisher.drained()
@@ -90,11 +91,7 @@ async def test_what_a_killed_agent_spooled_is_sent_by_a_command(
     database: Database, valkey: Valkey, tmp_path: Path
 ) -> None:
     valkey.stop()
-    process = start_agent(valkey.url, tmp_path, 5)
-    await asyncio.to_thread(acknowledged, process, 5)
-    kill(process.pid)
-    process.communicate()
-    valkey.start()
+    await spool_and_die(valkey, tmp_path)
 
     env = {**environment(database.relay_url, valkey.url), "AFTERMIND_STATE_DIR": str(tmp_path)}
     done = await asyncio.to_thread(run_module, ["aftermind.cli", "remember", "Hello.", "--user", "bob"], env=env)

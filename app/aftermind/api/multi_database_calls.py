@@ -171,6 +171,10 @@ class Databases:
         """Begin to send what ended processes have spooled on this host for any database; checked every few seconds."""
         if time.monotonic() < self.orphans_at:
             return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # a call that is awaited later: asyncio.run(memory.recall(…))
+            return
         self.orphans_at = time.monotonic() + ORPHANS_SECONDS
         for name in self.own.settings.database_names:
             if any(self.own.settings.of_database(name).spool_dir.rglob("*.spool")):

@@ -96,8 +96,8 @@ def build(
         left_out = [_Part(_chunk(block, PINNED, (0, 0)), block) for block in briefing.blocks if block not in sources]
         in_block = {chunk.key for chunk in fitted.chunks}
         left_out += [part for part in parts if part.chunk.key not in in_block and not isinstance(part.source, Block)]
-        told = {each for chunk in fitted.chunks for each in chunk.tells}
-        _add_unfitted(unfitted, left_out, told=told, is_past=is_past)
+        present = {each for chunk in fitted.chunks for each in chunk.tells}
+        _add_unfitted(unfitted, left_out, present=present, is_past=is_past)
     return RecallBlock(
         query=query.text,
         text=fitted.text,
@@ -117,8 +117,8 @@ def build(
     )
 
 
-def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[TurnWord], is_past: bool) -> None:
-    """Add these parts with the reasons; `told` are the words of messages that the block has."""
+def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, present: Set[TurnWord], is_past: bool) -> None:
+    """Add these parts with the reasons; `present` are the words of messages that the block has."""
     for part in parts:
         source = part.source
         if isinstance(source, str):
@@ -127,7 +127,7 @@ def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, told: Set[TurnW
         match = source if isinstance(source, Match) else Match(item=source, score=min(part.chunk.value, 1.0))
         if match.superseded_at is not None and not is_past:
             reason = ExclusionReason.SUPERSEDED
-        elif known_share(part.chunk, told) >= 1.0:
+        elif known_share(part.chunk, present) >= 1.0:
             reason = ExclusionReason.REPEATED
         else:
             reason = ExclusionReason.BUDGET

@@ -79,11 +79,11 @@ class _Filling:
     label_tokens: Mapping[str, int]
     taken: list[Chunk] = field(default_factory=list)
     headed: set[tuple[str, str]] = field(default_factory=set)  # sections and their days that are paid for
-    told: set[TurnWord] = field(default_factory=set)
+    words: set[TurnWord] = field(default_factory=set)
 
     def marginal(self, chunk: Chunk) -> float:
         """What the chunk adds to those taken."""
-        return chunk.value * (1 - known_share(chunk, self.told) * (1 - REPEATED))
+        return chunk.value * (1 - known_share(chunk, self.words) * (1 - REPEATED))
 
     def heading(self, chunk: Chunk) -> int:
         """Tokens of the section and the day, where the chunk is the first of them."""
@@ -95,7 +95,7 @@ class _Filling:
         self.left -= tokens
         self.taken.append(chunk)
         self.headed |= {(chunk.line.section, ""), (chunk.line.section, chunk.line.day)}
-        self.told |= chunk.tells
+        self.words |= chunk.tells
 
     def saved(self) -> int:
         """Tokens of the speakers' names that are not written because the line before has the same one."""
@@ -103,11 +103,11 @@ class _Filling:
         return sum(self.label_tokens[line.speaker] for before, line in pairwise(lines) if continues(before, line))
 
 
-def known_share(chunk: Chunk, told: Set[TurnWord]) -> float:
+def known_share(chunk: Chunk, words: Set[TurnWord]) -> float:
     """How much of the chunk others have, by its words: all of it, if they have `MOSTLY`."""
-    if told.isdisjoint(chunk.repeats):
+    if words.isdisjoint(chunk.repeats):
         return 0.0
-    known = len({word for *_, word in chunk.repeats & told}) / len({word for *_, word in chunk.repeats})
+    known = len({word for *_, word in chunk.repeats & words}) / len({word for *_, word in chunk.repeats})
     return min(1.0, known / MOSTLY)
 
 

@@ -50,9 +50,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.feeds = feeds = Feeds(memory, most=settings.web_max_listeners)
             app.state.health = SharedHealth(memory)
             app.state.verifying = asyncio.Lock()
-            await asyncio.to_thread(
-                app.openapi
-            )  # half a second, for which the first request with parameters would wait
+            # It takes half a second, for which the first request with parameters would wait.
+            await asyncio.to_thread(app.openapi)
             announcing = asyncio.create_task(announce_keys(settings), name="aftermind key fingerprints")
             with before_stopping(feeds.end):
                 yield

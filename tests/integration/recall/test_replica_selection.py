@@ -102,7 +102,7 @@ async def test_a_replica_that_has_seen_the_write_serves(database: Database, read
 
 async def test_replicas_take_turns_and_one_that_is_down_is_passed_over(database: Database) -> None:
     [url] = database.replica_urls
-    reading = Reading(database, replicas=(url, url, "postgresql://nobody@127.0.0.1:1/none", url))
+    reading = Reading(database, replicas=(url, url, "postgresql://reader@127.0.0.1:1/none", url))
     try:
         await keep(database.url, [said("I moved to Oslo")])
         await caught_up(reading)

@@ -102,8 +102,8 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
 async def test_a_replica_that_does_not_answer_is_down_and_has_no_lag(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    told = {"AFTERMIND_REPLICA_URLS": '["postgresql://nobody@127.0.0.1:1/none"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
-    with service(environment(database.relay_url, redis_url, **told), tmp_path) as url:
+    more = {"AFTERMIND_REPLICA_URLS": '["postgresql://reader@127.0.0.1:1/none"]', "AFTERMIND_METRICS_TOKEN": TOKEN}
+    with service(environment(database.relay_url, redis_url, **more), tmp_path) as url:
         seen = await asyncio.to_thread(scrape, url, TOKEN)
 
     assert [value for name, value in seen.items() if 'component_up{component="replica' in name] == [0]
