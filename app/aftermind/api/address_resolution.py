@@ -116,7 +116,7 @@ def _resolve(
         return _in_process_addresses(url.name, url, broker=broker, redis=redis, replicas=replicas)
     store = url or _secret(settings.database_url)
     if store is None:
-        return _embedded(settings, broker=broker, redis=redis)
+        return _embedded(settings, broker=broker, redis=redis, replicas=replicas)
     scheme = _scheme("url", store)
     if scheme not in POSTGRES:
         journal = make_journal(store, key_prefix=settings.redis_prefix)
@@ -138,16 +138,21 @@ def _resolve(
             raise errors.InvalidSettings("broker", None, why)
         broker = redis = known.redis
     broker, redis = _queue(broker, redis)
-    named = tuple(replicas) or tuple(each.get_secret_value() for each in settings.replica_urls)
+    named = _replicas(settings, replicas)
+    relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
+    owner = _secret(settings.migrator_url) if url is None else None
+    return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
+
+
+def _replicas(settings: Settings, given: Sequence[str]) -> tuple[str, ...]:
+    named = tuple(given) or tuple(each.get_secret_value() for each in settings.replica_urls)
     for each in named:
         if _scheme("replicas", each) not in POSTGRES:
             raise errors.InvalidSettings("replicas", _without_password(each), "a replica is a postgresql:// URL.")
         if len(parse_hosts(each)) > 1:
             why = "a replica's URL has one host. List one URL per replica."
             raise errors.InvalidSettings("replicas", _without_password(each), why)
-    relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
-    owner = _secret(settings.migrator_url) if url is None else None
-    return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
+    return named
 
 
 def check_broker(url: str) -> None:
@@ -199,10 +204,11 @@ def _in_process_addresses(
     return Addresses(store=store, journal=journal, broker=broker)
 
 
-def _embedded(settings: Settings, *, broker: str | None, redis: str | None) -> Addresses:
+def _embedded(settings: Settings, *, broker: str | None, redis: str | None, replicas: Sequence[str]) -> Addresses:
     found = _read_endpoints(settings.state_dir)
     if found is None:
         raise errors.NoStoreNamed(settings.state_dir)
+    found = replace(found, replicas=_replicas(settings, replicas) or found.replicas)
     if broker is None and redis is None:
         return found
     broker, redis = _queue(broker, redis or found.redis)

@@ -239,6 +239,9 @@ class Reembeddings:
             await providers.close()
 
     async def _target(self, to: str | None, dimension: int | None) -> tuple[Embedder, EmbedderIdentity]:
+        if to is not None and not isinstance(to, str):
+            why = "it is the name of an embedder. An object is passed to the memory: Memory(embedder=…)."
+            raise errors.InvalidSettings("embedder", to, why)
         changed = {"embedder": to, "embedding_dimension": dimension}
         changed = {name: value for name, value in changed.items() if value is not None}
         found = None if changed else self._embedder

@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from uuid import UUID
@@ -19,6 +20,7 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Json, Message
 from aftermind.types.audit import Action
+from aftermind.types.job_admin import JobAction, JobActionResult
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
 
@@ -162,7 +164,8 @@ def list_(
     )
     found = terminal.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
     if found:
-        terminal.print_table(_make_table(found, wide=wide), wide=wide)
+        spaces = names_namespaces(namespace or asked.namespace, (job.scope.namespace for job in found))
+        terminal.print_table(_make_table(found, with_namespace=spaces, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
     terminal.note_limit(found, limit)
@@ -241,7 +244,7 @@ def discard(
     user: OfUser = None,
     since: Since = None,
     until: Until = None,
-) -> dict[str, int]:
+) -> dict[str, int | str]:
     """Discard matching dead letters. They are still readable and can be replayed by id."""
     asked = make_filter(
         ids=ids,
@@ -258,17 +261,35 @@ def discard(
         raise errors.InvalidFilter(
             "filter", None, "set at least one filter, so that not all dead letters are discarded by accident."
         )
-    count = terminal.with_memory(lambda memory: memory.dead_letters.discard(asked, note=note, actor=actor()))
-    out.print(f"Discarded {count}.")
-    return {"discarded": count}
+    wanted = replace(asked, states=(JobState.DEAD,))
+    done = terminal.with_memory(
+        lambda memory: memory.job_admin.apply(JobAction.DISCARD, wanted, note=note, actor=actor())
+    )
+    out.print(f"Discarded {done.changed:,}.")
+    show_undo(done)
+    return {"discarded": done.changed, "action": str(done.id)}
 
 
-def _make_table(found: Sequence[Job], *, wide: bool) -> Table:
-    more = ("owner", "attempts", "fingerprint") if wide else ("user",)
+def show_undo(done: JobActionResult) -> None:
+    """The command that restores what an action has discarded."""
+    if done.id is not None and done.changed:
+        out.print(f"Undo with: aftermind jobs restore --action {done.id}")
+
+
+def names_namespaces(namespace: str | None, found: Iterable[str]) -> bool:
+    """Whether a list over every namespace has to name them: it has others than that of the settings."""
+    return namespace is None and bool(set(found) - {Settings().namespace})
+
+
+def _make_table(found: Sequence[Job], *, with_namespace: bool, wide: bool) -> Table:
+    narrow = ("namespace", "user") if with_namespace else ("user",)
+    more = ("owner", "attempts", "fingerprint") if wide else narrow
     shown = terminal.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
     for job in found:
         owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", shorten(job.scope.user_id or "-")
-        about = (owner, str(job.attempts), job.fingerprint or "") if wide else (user,)
+        about = [job.scope.namespace, user] if with_namespace else [user]
+        if wide:
+            about = [owner, str(job.attempts), job.fingerprint or ""]
         name = str(job.id) if wide else terminal.short_id(job.id)
         texts = (name, job.kind, terminal.when(job.updated_at), *about, job.reason_code or "")
         shown.add_row(*(escape(text) for text in texts), terminal.one_line(job.error or ""))

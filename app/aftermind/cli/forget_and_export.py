@@ -176,6 +176,7 @@ def forget(
         str | None, typer.Option(help="A reason or the number of a request, for the audit trail.", show_default=False)
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    wide: terminal.Wide = False,
 ) -> Forgot:
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
 
@@ -202,7 +203,7 @@ def forget(
     counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
     out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
     if gone.proof is not None:
-        _show_proof(gone.proof)
+        _show_proof(gone.proof, wide=wide)
         if not gone.proof.after.is_clean:
             raise terminal.ExitWithResult(1, gone)
     return gone
@@ -217,6 +218,7 @@ def verify_erasure(
     texts: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
     ] = None,
+    wide: terminal.Wide = False,
 ) -> ErasureReport:
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 
@@ -232,9 +234,10 @@ def verify_erasure(
 
     found = terminal.with_memory(work)
     table = _places("place", "searched", "found", "owned", "result")
-    for place in found.places:
+    listed = [place for place in found.places if wide or _has_content(place)]
+    for place in listed:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
-    terminal.show(table)
+    _print_places(table, len(listed), len(found.places))
     out.print(f"[dim]{OWNED}[/]")
     _show_result(found)
     if not found.is_clean:
@@ -242,14 +245,19 @@ def verify_erasure(
     return found
 
 
-def _show_proof(proof: ErasureProof) -> None:
+def _show_proof(proof: ErasureProof, *, wide: bool) -> None:
     table = _places("place", "searched", "before", "after", "owned", "result")
     earlier = {place.name: place for place in proof.before.places}
-    for place in proof.after.places:
+    listed = [
+        place
+        for place in proof.after.places
+        if wide or _has_content(place) or _has_content(earlier.get(place.name, place))
+    ]
+    for place in listed:
         before = earlier.get(place.name, place)
         counts = (_number(before.found), _number(place.found), _number(place.owned))
         table.add_row(place.name, place.examined, *counts, _verdict(place))
-    out.print(table)
+    _print_places(table, len(listed), len(proof.after.places))
     out.print(
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
         f"Deletion took {proof.seconds:.2f} s. {OWNED}\n{NOT_SEARCHED}"
@@ -279,6 +287,20 @@ def _places(*columns: str) -> Table:
         # The name of a place is never broken, what was searched in it only between words.
         table.add_column(column, justify="right" if is_number else "left", no_wrap=is_number or column == "place")
     return table
+
+
+def _has_content(place: SearchedPlace) -> bool:
+    return bool(place.found or place.owned or place.missing)
+
+
+def _print_places(table: Table, listed: int, searched: int) -> None:
+    if listed:
+        out.print(table)
+    if searched > listed:
+        out.print(
+            f"{'Searched too, without a match' if listed else 'Searched, without a match'}: "
+            f"{terminal.count_of(searched - listed, 'other place' if listed else 'place')} (--wide lists them)."
+        )
 
 
 def _number(count: int) -> str:

@@ -7,14 +7,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from aftermind.evaluation import locomo
+from aftermind.facts.reextraction_diff import BY_USER
+from aftermind.types.assertion import Assertion
 from aftermind.types.message import RECORD, UNDONE, FrameworkRecord
 from aftermind.types.validation import Given
 
+_ASSERTIONS = TypeAdapter(list[Assertion])
 _EXPORTED = ("role", "content", "name", "metadata", "occurred_at", "expires_at")
 _TIMES = ("occurred_at", "created_at", "timestamp")
 _JSON_TYPES = {
@@ -57,6 +62,17 @@ class FileTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileChanges:
+    """What calls have set for the user of an export: assertions about facts, in their order, and blocks."""
+
+    user_id: str | None
+    namespace: str | None
+    place: FilePosition
+    assertions: tuple[Assertion, ...]
+    blocks: tuple[Mapping[str, Any], ...]  # Any: JSON, checked when it is set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
     """What could not be read, and why."""
 
@@ -64,12 +80,15 @@ class BadLine:
     reason: str
 
 
+Found = FileTurn | FileChanges | BadLine
+
+
 class UnreadableConversation(Exception):
     """Why a conversation cannot be read. Never leaves this module."""
 
 
-def read(path: Path, *, user: str | None = None, session: str | None = None) -> Iterator[FileTurn | BadLine]:
-    """Every turn of a file in order, and every invalid line.
+def read(path: Path, *, user: str | None = None, session: str | None = None) -> Iterator[Found]:
+    """Every turn of a file in order, and every invalid line; of an export also what calls have set.
 
     The format is detected from the beginning: a JSON list of messages or of conversations, LoCoMo's JSON, or one JSON
     object per line. `user` and `session` are defaults for conversations without one.
@@ -82,14 +101,18 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
     yield from read_bytes(path, data, user=user, session=session)
 
 
-def read_bytes(
-    path: Path, data: bytes, *, user: str | None = None, session: str | None = None
-) -> Iterator[FileTurn | BadLine]:
+def read_bytes(path: Path, data: bytes, *, user: str | None = None, session: str | None = None) -> Iterator[Found]:
     """As `read`, of content that is not in a file; `path` names its place."""
     data = data.removeprefix(codecs.BOM_UTF8)
     seen: Counter[str] = Counter()
-    listed = _chats(data)
-    turns = _json_list(path, listed, user, session) if listed else _of_format(path, data, user, session)
+    whole = _json_value(data)
+    listed = None if whole is None else _chats(whole)
+    if listed is not None:
+        turns = _json_list(path, listed, user, session)
+        if isinstance(whole, dict) and _is_export(whole):
+            turns = chain(turns, _changes(whole, FilePosition(file=path)))
+    else:
+        turns = _of_format(path, data, user, session)
     for found in turns:
         if isinstance(found, FileTurn):
             seen[found.key] += 1
@@ -98,21 +121,25 @@ def read_bytes(
         yield found
 
 
-def _of_format(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
+def _of_format(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[Found]:
     return _locomo(path, data, user) if _is_locomo(data) else _jsonl(path, data, user, session)
 
 
 # OpenAI chats: a JSON list or one indented JSON object
 
 
-def _chats(data: bytes) -> list[Any] | None:  # Any: JSON
-    """The conversations of a file that is one JSON value; None for other formats."""
+def _json_value(data: bytes) -> Any:  # Any: JSON
+    """The content of a file that is one JSON value; None if it is not: several lines of JSON, or damaged."""
     if data.lstrip()[:1] not in (b"[", b"{"):
         return None
     try:
-        found = json.loads(data.decode())
-    except (ValueError, RecursionError):  # several lines of JSON, or damaged
+        return json.loads(data.decode())
+    except (ValueError, RecursionError):
         return None
+
+
+def _chats(found: Any) -> list[Any] | None:  # Any: JSON
+    """The conversations of a JSON value; None for other formats."""
     first = found[0] if isinstance(found, list) and found else found
     if not isinstance(first, dict):
         return None
@@ -146,6 +173,30 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
         }
         for each in (list(run) for _, run in groupby(own, key=_run_key))
     ]
+
+
+def _changes(export: Mapping[str, Any], place: FilePosition) -> Iterator[FileChanges | BadLine]:  # Any: JSON
+    """What calls have set for the user of an export."""
+    owner = export["scope"] if isinstance(export["scope"], dict) else {}
+    stated = [
+        one for one in export.get("assertions") or () if isinstance(one, dict) and one.get("extractor") == BY_USER
+    ]
+    blocks = [one for one in export.get("blocks") or () if isinstance(one, dict)]
+    if not stated and not blocks:
+        return
+    try:
+        ordered = sorted(stated, key=lambda one: (one["claim"]["said_at"], one["place"]))
+        assertions = _ASSERTIONS.validate_python([one["claim"] for one in ordered])
+    except (ValueError, KeyError, TypeError) as exc:
+        yield BadLine(place=place, reason=f"its assertions cannot be read: {exc}")
+        return
+    yield FileChanges(
+        user_id=owner.get("user_id"),
+        namespace=owner.get("namespace"),
+        place=place,
+        assertions=tuple(assertions),
+        blocks=tuple(blocks),
+    )
 
 
 def _exported_message(episode: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
@@ -189,7 +240,7 @@ def _json_list(
     conversations: Sequence[Any],
     user: str | None,
     session: str | None,  # Any: JSON
-) -> Iterator[FileTurn | BadLine]:
+) -> Iterator[Found]:
     for number, each in enumerate(conversations, start=1):
         place = FilePosition(file=path, what=f"conversation {number}")
         try:
@@ -203,7 +254,7 @@ def _json_list(
 # OpenAI chat JSONL
 
 
-def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[FileTurn | BadLine]:
+def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[Found]:
     # Each line is decoded alone: a damaged byte costs its line, and not the file.
     for number, line in enumerate(data.split(b"\n"), start=1):
         if not line.strip():
@@ -213,6 +264,8 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
             found = _object(line)
             for each in _exported(found) if _is_export(found) else [found]:
                 yield from _conversation(each, place, user, session)
+            if _is_export(found):
+                yield from _changes(found, place)
         except UnreadableConversation as exc:
             yield BadLine(place=place, reason=str(exc))
 
@@ -322,7 +375,7 @@ def _is_locomo(data: bytes) -> bool:
     return head == b"[" or (head == b"{" and named and b'"messages"' not in beginning)
 
 
-def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[FileTurn | BadLine]:
+def _locomo(path: Path, data: bytes, user: str | None) -> Iterator[Found]:
     try:
         found = json.loads(data.decode())
     except (ValueError, RecursionError) as exc:
@@ -350,7 +403,7 @@ def _not_locomo(place: FilePosition, what: str, exc: Exception) -> BadLine:
 
 def _locomo_session(
     session: Mapping[str, Any], place: FilePosition, name: str, user: str | None
-) -> Iterator[FileTurn | BadLine]:  # Any: JSON
+) -> Iterator[Found]:  # Any: JSON
     try:
         at, label, turns = locomo.parse_date(session["at"]), f"session-{session['n']}", list(session["turns"])
     except _MALFORMED as exc:

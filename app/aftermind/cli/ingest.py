@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,11 +16,15 @@ from aftermind import errors
 from aftermind.api import turn_builder
 from aftermind.api.retention import archives
 from aftermind.cli import importers, terminal
-from aftermind.cli.importers import BadLine, FileTurn
+from aftermind.cli.importers import BadLine, FileChanges, FileTurn
 from aftermind.cli.terminal import err, out
+from aftermind.facts import predicates
+from aftermind.facts.entities import SAME_AS
+from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Scope
+from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
@@ -58,6 +62,7 @@ class Ingested:
     bad: list[BadLine] = field(default_factory=list)
     dead: int = 0  # dead letters of the users, when all was done
     undone: int = 0  # messages that were undone where they were exported, and are again
+    changes: int = 0  # assertions of facts and blocks that calls had set where they were exported, and are set again
     stalled: str = ""  # why the end was not waited for, if it was not
 
 
@@ -131,7 +136,7 @@ def remember(
     return {name: getattr(receipt, name) for name in ("job_id", "episode_ids", "spooled")}
 
 
-def _read(name: str, user: str | None, session: str | None) -> Iterable[FileTurn | BadLine]:
+def _read(name: str, user: str | None, session: str | None) -> Iterable[importers.Found]:
     if not name.startswith("s3://"):
         return importers.read(Path(name), user=user, session=session)
     archive, key = archives.open_object(name)
@@ -140,7 +145,7 @@ def _read(name: str, user: str | None, session: str | None) -> Iterable[FileTurn
 
 async def play(
     memory: Memory,
-    found: Sequence[FileTurn | BadLine],
+    found: Sequence[importers.Found],
     *,
     namespace: str | None = None,
     wait: bool = True,
@@ -150,7 +155,8 @@ async def play(
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
     turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
     turns = [replace(each, namespace=namespace or each.namespace) for each in turns]
-    if not turns:
+    changes = [each for each in found if isinstance(each, FileChanges)]
+    if not turns and not changes:
         return done
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     undone: list[tuple[FileTurn, Receipt]] = []
@@ -167,6 +173,12 @@ async def play(
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
         await _undo(memory, undone, done, seconds=still_seconds)
+    if changes and not wait:
+        done.stalled = (
+            "what calls have set is set again once all facts are extracted. Repeat the command without --no-wait"
+        )
+    for each in () if done.stalled else changes:
+        await _change(memory, replace(each, namespace=namespace or each.namespace), done)
     return done
 
 
@@ -209,6 +221,11 @@ def report(done: Ingested) -> None:
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
     if done.undone:
         out.print(f"{terminal.count_of(done.undone, 'message')} undone, as where they were exported.")
+    if done.changes:
+        changed = terminal.count_of(done.changes, "change")
+        out.print(
+            f"{changed} by calls (facts added, corrected or retracted, blocks) made again, as where they were exported."
+        )
     if any(user is None for _, user in done.users):
         terminal.warn("Conversations without a user are those of the anonymous user. --user names another one.")
     if done.stalled:
@@ -246,6 +263,49 @@ async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done:
         except (errors.JobDead, errors.Forgotten, errors.InvalidQuery):
             continue  # not stored, so not shown
         done.undone += len(receipt.episode_ids)
+
+
+async def _change(memory: Memory, given: FileChanges, done: Ingested) -> None:
+    """Set again what calls have set where it was exported, except what an earlier run has set."""
+    owner: dict[str, Any] = {"user_id": given.user_id, "namespace": given.namespace}  # Any: arguments of several types
+    try:
+        known = {_claim_key(one.claim) for one in (await memory.export(**owner)).assertions if one.extractor == BY_USER}
+        for claim in given.assertions:
+            if _claim_key(claim) in known:
+                continue
+            if claim.predicate == SAME_AS and claim.operation is Operation.ASSERT:
+                await memory.facts.merge_entities(claim.object, claim.subject, **owner)
+            elif claim.operation is Operation.RETRACT:
+                believed = await memory.facts.history(claim.subject, claim.predicate, **owner)
+                for fact in believed:
+                    if fact.superseded_at is None and predicates.same_text(fact.object, claim.object):
+                        await memory.facts.retract(fact, **owner)
+            else:
+                await memory.facts.add(
+                    claim.subject,
+                    claim.predicate,
+                    claim.object,
+                    valid_from=claim.starts_at,
+                    valid_to=claim.valid_to,
+                    confidence=claim.confidence,
+                    cardinality=claim.cardinality,
+                    **owner,
+                )
+            done.changes += 1
+        for block in given.blocks:
+            if await memory.blocks.get(block["name"], **owner) is None:
+                described = block.get("description") or ""
+                await memory.blocks.set(block["name"], block["content"], description=described, **owner)
+                done.changes += 1
+    except (errors.InvalidInput, KeyError) as exc:
+        done.bad.append(BadLine(place=given.place, reason=f"what calls have set cannot be set again: {exc}"))
+
+
+def _claim_key(claim: Assertion) -> tuple[object, ...]:
+    """What an assertion states; an earlier run has made it at another time, but as true from the same one."""
+    texts = (claim.subject, claim.predicate, claim.object)
+    is_timed = claim.operation is Operation.ASSERT and claim.predicate != SAME_AS
+    return *texts, claim.operation, claim.starts_at if is_timed else None, claim.valid_to
 
 
 async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> Receipt | None:

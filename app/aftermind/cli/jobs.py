@@ -14,7 +14,6 @@ from aftermind import errors
 from aftermind.cli import dead_letters, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
-from aftermind.settings import Settings
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
 from aftermind.types.job import LEASE_LOST
 from aftermind.types.job_admin import (
@@ -81,7 +80,7 @@ def list_(
 
     found, pending, paused = terminal.with_memory(work)
     namespaces = {*(job.scope.namespace for job in found), *(turn.owner.namespace for turn in pending)}
-    spaces = wanted.namespace is None and bool(namespaces - {Settings().namespace})
+    spaces = dead_letters.names_namespaces(wanted.namespace, namespaces)
     titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
     shown = terminal.make_table(*titles, flexible="detail")
     for turn in pending:
@@ -145,7 +144,7 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
     shown = terminal.make_table("after", "step", "state", "seconds", "job", "detail", flexible="detail")
     for step in found.steps:
         lasted = "" if step.ended_at is None else f"{(step.ended_at - step.at).total_seconds():.3f}"
-        after = f"+{(step.at - found.accepted_at).total_seconds():.3f} s"
+        after = f"{(step.at - found.accepted_at).total_seconds():+.3f} s"
         job = terminal.short_id(step.job_id) if step.job_id else ""
         shown.add_row(after, step.name, step.state or "", lasted, job, terminal.one_line(step.detail or ""))
     terminal.show(shown, wide=wide)
@@ -337,8 +336,7 @@ def _apply(action: JobAction, wanted: JobFilter, note: str = "") -> JobActionRes
 
     done = terminal.with_memory(work)
     out.print(f"{terminal.count_of(done.changed, 'job')} changed.")
-    if done.id is not None and done.changed:
-        out.print(f"Undo with: aftermind jobs restore --action {done.id}")
+    dead_letters.show_undo(done)
     return done
 
 

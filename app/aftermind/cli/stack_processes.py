@@ -119,7 +119,7 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
         addresses=Addresses(
             store=endpoints.app_url,
             relay=endpoints.relay_url,
-            replicas=endpoints.replica_urls,
+            replicas=tuple(each.get_secret_value() for each in settings.replica_urls) or endpoints.replica_urls,
             redis=endpoints.redis_url,
             broker=endpoints.redis_url,
         ),

@@ -62,6 +62,7 @@ _FORMERLY = re.compile(
 # Of words by which a question names a period, or asks for whatever happened in it.
 UNSPECIFIC_TERMS = frozenset(map(stem, english_words("unspecific")))
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
+_LATEST_END = datetime.max.replace(tzinfo=UTC) - MENTIONED_LATER  # so that a week later is in the calendar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ class QuestionTime:
             start, end = _BEGINNING, start
         elif _SINCE.search(text):
             end = max(now, end)
-        return cls(start=start, end=end, asks_when=asks_when, is_past=is_past or end <= now)
+        return cls(start=start, end=min(end, _LATEST_END), asks_when=asks_when, is_past=is_past or end <= now)
 
     @property
     def orders_turns(self) -> bool:

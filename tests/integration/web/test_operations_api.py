@@ -141,7 +141,7 @@ def test_every_access_is_audited_with_the_identity_that_was_authenticated(servic
     ]
 
 
-def test_a_dead_letter_is_shown_after_an_entry_names_the_reader(service: Service, owner_url: str, user: str) -> None:
+def _dead_letter(owner_url: str, user: str) -> UUID:
     async def die() -> UUID:
         connection = await asyncpg.connect(owner_url)
         try:
@@ -149,7 +149,11 @@ def test_a_dead_letter_is_shown_after_an_entry_names_the_reader(service: Service
         finally:
             await connection.close()
 
-    job = asyncio.run(die())
+    return asyncio.run(die())
+
+
+def test_a_dead_letter_is_shown_after_an_entry_names_the_reader(service: Service, owner_url: str, user: str) -> None:
+    job = _dead_letter(owner_url, user)
     with service.client() as api:
         assert api.get(f"/v1/dead-letters/{job}").status_code == 200
         entries = api.get("/v1/audit", params={"user_id": user}).json()
@@ -221,14 +225,24 @@ def test_every_access_to_a_group_is_audited_with_its_member(service: Service, us
     ]
 
 
-def test_a_label_of_the_callers_own_is_kept_apart_from_who_it_is(service: Service) -> None:
-    what = {"filter": {"reasons": ["none-such"]}, "note": "a test", "actor": "the president"}
+def test_a_label_of_the_callers_own_is_kept_apart_from_who_it_is(service: Service, owner_url: str, user: str) -> None:
     with service.client() as api:
-        api.post("/v1/dead-letters/discard", json=what)
-        signed = [entry for entry in api.get("/v1/audit").json() if entry["detail"].get("label") == "the president"]
+        planned = []
+        for label in ({"actor": "the president"}, {}):
+            found = {"filter": {"ids": [str(_dead_letter(owner_url, user))]}}
+            plan = api.post("/v1/replays", json={**found, **label, "name": "again", "reason": "a test"})
+            planned.append(plan.json()["actor"])
+            assert api.post("/v1/dead-letters/discard", json={**found, **label, "note": "a test"}).json() == {
+                "discarded": 1
+            }
+        entries = api.get("/v1/audit", params={"action": "discard", "limit": 2}).json()
 
-        assert all(entry["actor"].startswith("key ") for entry in signed)
-        assert "the president" not in [entry["actor"] for entry in api.get("/v1/audit").json()]
+    key = f"key {service.keys['all'].split('_')[1]} (all)"
+    assert [(entry["actor"], entry["detail"].get("label")) for entry in entries] == [
+        (key, "the president"),
+        (key, None),
+    ]
+    assert planned == ["the president", key]
 
 
 def test_an_erasure_is_verified(api: httpx.Client, user: str) -> None:

@@ -71,6 +71,16 @@ def test_without_anything_it_is_the_embedded_stack_that_is_up(tmp_path: Path) ->
     )
 
 
+def test_replicas_of_the_settings_stand_above_those_of_the_embedded_stack(tmp_path: Path) -> None:
+    _stack_is_up(tmp_path)
+
+    of_settings = resolve(_settings(tmp_path, replica_urls=("postgresql://own/a",)))
+    of_the_call = resolve(_settings(tmp_path), replicas=["postgresql://mine/a"])
+
+    assert (of_settings.store, of_settings.replicas) == ("postgresql://here/a", ("postgresql://own/a",))
+    assert of_the_call.replicas == ("postgresql://mine/a",)
+
+
 def test_without_anything_and_no_stack_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidSettings, match="aftermind up"):
         resolve(_settings(tmp_path))

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from aftermind.recall.question_time import QuestionTime
@@ -68,3 +69,10 @@ def test_a_question_that_asks_for_a_time_prefers_turns_that_mention_one(text: st
 @pytest.mark.parametrize("text", ["What may I eat?", "Who is Ann?", "¿Dónde vive Ana?", ""])
 def test_other_questions_have_no_time(text: str) -> None:
     assert QuestionTime.of(text, NOW) == QuestionTime()
+
+
+def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
+    time = QuestionTime.of("What happened on 30 December 9999?", datetime(2026, 1, 1, tzinfo=UTC))
+
+    assert time.orders_turns
+    assert time.among("What happened on 30 December 9999?", np.array([0.0])).orders_turns

@@ -67,7 +67,7 @@ class DiscardIn(schemas.Shape):
 
     filter: FilterIn
     note: str = Field(min_length=1, max_length=500)
-    actor: str = Field(min_length=1, max_length=200)
+    actor: str | None = Field(None, min_length=1, max_length=200, description="Default: the key.")
 
 
 class DiscardedOut(BaseModel):
@@ -136,7 +136,8 @@ async def get_dead_letter(request: Request, job_id: UUID, memory: Remembering, w
 @router.post("/discard", summary="Discard dead letters")
 async def discard(what: DiscardIn, memory: Remembering, who: Operator) -> DiscardedOut:
     """They stay readable, and can still be replayed by id. An empty filter means all of the namespace."""
-    done = await memory.dead_letters.discard(what.filter.to_job_filter(who), note=what.note, actor=what.actor)
+    actor = what.actor or who.actor
+    done = await memory.dead_letters.discard(what.filter.to_job_filter(who), note=what.note, actor=actor)
     return DiscardedOut(discarded=done)
 
 

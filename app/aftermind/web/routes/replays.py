@@ -32,7 +32,7 @@ class PlanIn(schemas.Shape):
     filter: FilterIn
     name: str = Field(min_length=1, max_length=200)
     reason: str = Field(min_length=1, max_length=MAX_REASON)
-    actor: str = Field(min_length=1, max_length=200)
+    actor: str | None = Field(None, min_length=1, max_length=200, description="Default: the key.")
     mode: ReplayMode = ReplayMode.RETRY
     overrides: dict[str, Any] | None = None
     rate: float = Field(RATE, gt=0, le=MAX_RATE, description="Jobs a second.")
@@ -121,7 +121,7 @@ async def make(new: PlanIn, memory: Remembering, who: Operator) -> PlanOut:
         NewPlan(
             name=new.name,
             reason=new.reason,
-            actor=new.actor,
+            actor=new.actor or who.actor,
             mode=new.mode,
             overrides=new.overrides,
             rate=new.rate,
