@@ -58,6 +58,15 @@ def shown(claim: Assertion) -> str:
         ("I no longer work at Acme.", ["works_at Acme <2024-06-12"]),
         ("I have never worked for Acme.", ["-works_at Acme"]),
         ("I work as a nurse.", ["has_job nurse"]),
+        ("I have been working at Siemens since 2019.", ["works_at Siemens >2019-01-01"]),
+        (
+            "I started a new job as a data engineer at Novo last week.",
+            ["works_at Novo >2024-06-03", "has_job data engineer >2024-06-03"],
+        ),
+        ("I've been working for three hours.", []),
+        # what is done, without how and where
+        ("I'm learning Danish with an app.", ["learns Danish"]),
+        ("I play the cello in an amateur orchestra.", ["plays cello"]),
         ("I start a job at Globex in January.", []),
         ("I work at Johnson & Johnson.", ["works_at Johnson & Johnson"]),
         ("I work for Herzog & de Meuron.", ["works_at Herzog & de Meuron"]),
