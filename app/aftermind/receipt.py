@@ -11,6 +11,7 @@ from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent, MemoryFactsExtracted
 from aftermind.ledger.protocol import Ledger
 from aftermind.types import EpisodeId, Job, JobId, JobKind, JobState, Scope, Turn
+from aftermind.types.job import FollowUp
 
 FIRST_POLL_SECONDS, MAX_POLL_SECONDS = (
     0.05,
@@ -211,14 +212,14 @@ async def turn_status(
     last = job
     while last is not None and last.state is JobState.REPLAYED and (then := await ledger.successor(last)) is not None:
         last = then
-    follow: Mapping[JobKind, JobState] = {}
+    follow: Mapping[JobKind, FollowUp] = {}
     if is_whole and job is not None and last is not None and last.state is JobState.DONE:
-        follow = await ledger.episode_states(job.id, owner=job.scope.owner)
+        follow = await ledger.follow_ups(job.id, owner=job.scope.owner)
     return judge(last, follow, keep=keep, spooled=spooled)
 
 
 def judge(
-    job: Job | None, follow: Mapping[JobKind, JobState], *, keep: frozenset[str], spooled: bool = False
+    job: Job | None, follow: Mapping[JobKind, FollowUp], *, keep: frozenset[str], spooled: bool = False
 ) -> ReceiptStatus:
     """The status of a turn by its store job and by the jobs that follow; a kind without a job is not needed. Pure."""
     if job is None:
@@ -231,15 +232,15 @@ def judge(
     embedded = _following(follow, JobKind.EMBED)
     extracted = _following(follow, JobKind.EXTRACT) if "facts" in keep else StepState.NOT_NEEDED
     open_ = [
-        f"{kind} is {follow[kind]}"
+        f"{kind} is {follow[kind].state}" + (f": {reason}" if (reason := follow[kind].reason) else "")
         for kind, state in ((JobKind.EMBED, embedded), (JobKind.EXTRACT, extracted))
         if state not in (StepState.DONE, StepState.NOT_NEEDED)
     ]
     return ReceiptStatus(stored=StepState.DONE, embedded=embedded, extracted=extracted, why="; ".join(open_) or None)
 
 
-def _following(follow: Mapping[JobKind, JobState], kind: JobKind) -> StepState:
-    return _step(follow[kind]) if kind in follow else StepState.NOT_NEEDED
+def _following(follow: Mapping[JobKind, FollowUp], kind: JobKind) -> StepState:
+    return _step(follow[kind].state) if kind in follow else StepState.NOT_NEEDED
 
 
 def _step(state: JobState) -> StepState:

@@ -435,7 +435,7 @@ class Settings(BaseSettings):
     # models
     embedder: str = Field(
         "auto",
-        description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `voyage:MODEL`, `cohere:MODEL`, `local:PATH`, `off`.",
+        description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `voyage:MODEL`, `cohere:MODEL`, `local:PATH`, `off`. A model of another dimension than usual: `openai:MODEL:768`.",
     )
     extractor: str = Field(
         "auto",
@@ -450,7 +450,12 @@ class Settings(BaseSettings):
         True,
         description="Embed the sentences of messages besides the whole, where the embedder compares meaning (not `hash`): answers that are one sentence of a message rank higher. Embeddings take about three times the space and twice the tokens.",
     )
-    embedding_dimension: int | None = Field(None, gt=0, le=4000, description="Vector length. None: the embedder's own.")
+    embedding_dimension: int | None = Field(
+        None,
+        gt=0,
+        le=4000,
+        description="Vector length. None: the embedder's own; of an unknown model of an OpenAI-compatible server 1,536.",
+    )
     openai_api_key: SecretStr | None = Field(
         None, validation_alias="OPENAI_API_KEY", description="Key of OpenAI or of a compatible server."
     )

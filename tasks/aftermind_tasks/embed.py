@@ -120,7 +120,7 @@ def _sorted(
     for lease in leases:
         refusal = served.get(reembed.target_embedder(lease)) if reembed.is_step(lease) else None
         if isinstance(refusal, errors.AftermindError):
-            outcome = retry_policy.judge(refusal, attempts=1)
+            outcome = retry_policy.judge(refusal)
             judged[lease.job.id] = replace(outcome, is_own=True) if isinstance(outcome, Snooze) else outcome
     return [lease for lease in leases if lease.job.id not in judged], judged
 
@@ -194,7 +194,7 @@ async def _within_budget(runtime: Runtime, leases: Sequence[Lease]) -> tuple[Seq
         return leases, {}
     mine = [lease for lease in leases if lease.job.scope.namespace not in spent_out]
     others = [lease for lease in leases if lease.job.scope.namespace in spent_out]
-    judged = {each.job.id: retry_policy.judge(spent_out[each.job.scope.namespace], attempts=1) for each in others}
+    judged = {each.job.id: retry_policy.judge(spent_out[each.job.scope.namespace]) for each in others}
     return mine, judged
 
 

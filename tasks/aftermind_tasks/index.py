@@ -28,7 +28,7 @@ async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outco
             await _project(runtime, owner, group)
             done += group
         except (errors.Unavailable, errors.IndexMismatch, errors.InvalidSettings) as exc:
-            outcome = retry_policy.judge(exc, attempts=1)
+            outcome = retry_policy.judge(exc)
             if isinstance(outcome, Snooze):
                 outcome = replace(outcome, after=max(outcome.after, RETRY_AFTER), is_own=True)
             outcomes |= {lease.job.id: outcome for lease in group}

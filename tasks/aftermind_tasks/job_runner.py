@@ -171,7 +171,7 @@ async def _outcomes(runtime: Runtime, handler: Handler, leases: Sequence[Lease])
 async def _judged(runtime: Runtime, handler: Handler, leases: Sequence[Lease], error: Exception) -> Outcomes:
     cause = await find_cause(runtime, error)
     outcomes = {
-        lease.job.id: retry_policy.judge(cause, attempts=lease.job.attempts, is_own=has_options(lease.job.payload))
+        lease.job.id: retry_policy.judge(cause, before=lease.job.reason_code, is_own=has_options(lease.job.payload))
         for lease in leases
     }
     await _count(runtime, leases, error)

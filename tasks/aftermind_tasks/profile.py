@@ -89,7 +89,7 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
         if is_sound:
             await runtime.store.hold_beliefs(tx, owner)
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
-            if traits := _traits(answer, before):
+            if traits := _traits(answer, before, there):
                 replace = runtime.settings.profile_mode == "replace"
                 traits |= await _corrected(runtime, tx, traits if replace else {**before.traits, **traits}, owner, ids)
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now(), replace=replace)
@@ -120,12 +120,19 @@ async def _corrected(
     return amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=runtime.clock.utc_now())
 
 
-def _traits(answer: Mapping[str, Any], before: Profile) -> dict[str, Trait | None]:  # Any: as above
+def _traits(
+    answer: Mapping[str, Any], before: Profile, read: Sequence[Episode]
+) -> dict[str, Trait | None]:  # Any: as above
+    """The traits that the answer sets; an empty list deletes one: nothing of it is true any more."""
     values: Mapping[str, Json] = answer["values"]
-    return {
-        name: Trait(value=value, evidence=_evidence(answer["evidence"].get(name, ()), value, before.traits.get(name)))
-        for name, value in values.items()
-    }
+    times = {str(each.id): each.occurred_at for each in read}
+    found: dict[str, Trait | None] = {}
+    for name, value in values.items():
+        fresh = answer["evidence"].get(name, ())
+        last = max((times[each] for each in fresh if each in times), default=None)
+        evidence = _evidence(fresh, value, before.traits.get(name))
+        found[name] = Trait(value=value, evidence=evidence, last_message_at=last) if value not in ([], {}, "") else None
+    return found
 
 
 def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:

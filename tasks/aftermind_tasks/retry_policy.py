@@ -1,6 +1,7 @@
 """Maps errors to outcomes: the only place that decides which errors are retried."""
 
 import hashlib
+import re
 import traceback
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +14,6 @@ from aftermind_tasks.job_outcome_types import Dead, Outcome, Retry, Snooze
 OUTAGE_PAUSE = timedelta(seconds=2)  # a restart of Redis or Postgres takes 1-3 s; the pause doubles while it lasts
 # a key, a budget, a schema: an operator has to act, which takes more than a second
 OPERATOR_PAUSE = timedelta(seconds=60)
-BAD_ANSWERS = 2  # a model that twice gave an unusable answer, each repaired once, gives a third alike
 MAX_ERROR_CHARACTERS = 300  # characters of an error that a dead letter keeps
 
 
@@ -23,7 +23,7 @@ class Sentence(Enum):
     SNOOZE = auto()  # an outage: counts nothing
     WAIT = auto()  # an operator has to act: uses no attempts, checks rarely
     RETRY = auto()
-    TWICE = auto()  # retry, but not beyond BAD_ANSWERS
+    TWICE = auto()  # retry once: a model that twice gave an unusable answer, each repaired once, gives a third alike
     DEAD = auto()
 
 
@@ -65,8 +65,9 @@ RULES: tuple[RetryRule, ...] = (
 )
 
 
-def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
-    """The outcome of a job whose handler raised `error` in its `attempts`-th attempt. Never returns Done.
+def judge(error: Exception, *, before: str | None = None, is_own: bool = False) -> Outcome:
+    """The outcome of a job whose handler raised `error`; `before` is the reason code of the attempt before. Never
+    returns Done.
 
     `is_own`: the job chose its model itself, so its failure pauses no other job; and if an operator would have to act,
     it is a dead letter.
@@ -86,7 +87,7 @@ def judge(error: Exception, *, attempts: int, is_own: bool = False) -> Outcome:
     if rule.sentence is Sentence.WAIT:
         return Snooze(after=OPERATOR_PAUSE, why=_redact(error), is_own=is_namespaces)
     failure = to_failure(error)
-    if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and attempts >= BAD_ANSWERS):
+    if rule.sentence is Sentence.DEAD or (rule.sentence is Sentence.TWICE and before == rule.reason_code):
         return Dead(failure=failure)
     return Retry(failure=failure, after=error.retry_after if isinstance(error, errors.RateLimited) else None)
 
@@ -145,5 +146,7 @@ def _place(error: Exception) -> str:
 
 
 def _fingerprint(code: str, error: Exception) -> str:
-    # The place, not the text: 5,000 failures alike differ in their ids and are one line.
-    return hashlib.sha256(f"{code}|{type(error).__name__}|{_place(error)}".encode()).hexdigest()[:16]
+    # The place, not the text: 5,000 failures alike differ in their ids and are one line. All unusable answers have one
+    # place: what is wrong with them, without numbers, has no content.
+    said = re.sub(r"\d+", "#", error.why) if isinstance(error, errors.BadModelAnswer) else ""
+    return hashlib.sha256(f"{code}|{type(error).__name__}|{_place(error)}|{said}".encode()).hexdigest()[:16]

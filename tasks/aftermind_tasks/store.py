@@ -256,7 +256,7 @@ class _Batch:
 
 async def _refused(runtime: Runtime, claimed: Sequence[_Readable], error: Exception) -> Tally:
     """Turns of one tenant that were not stored: they wait if none can be stored, else the bad one is searched."""
-    outcome = retry_policy.judge(await find_cause(runtime, error), attempts=1)
+    outcome = retry_policy.judge(await find_cause(runtime, error))
     if isinstance(outcome, Snooze):
         log.warning("turns wait", extra={"turns": len(claimed), "error": str(error)})
         await _release(runtime, [one for one, _ in claimed], after=outcome.after, counts=False)
@@ -280,7 +280,7 @@ def _observe(runtime: Runtime, turns: Sequence[Turn]) -> None:
 
 async def _judged(runtime: Runtime, one: ClaimedTurn, turn: Turn, exc: Exception) -> Tally:
     """One turn failed, and that is its own fault."""
-    outcome = retry_policy.judge(exc, attempts=one.attempts)
+    outcome = retry_policy.judge(exc)
     ids = {"job_id": str(one.job_id), "namespace": turn.scope.namespace, "session_id": turn.scope.session_id}
     log.warning("turn not stored", extra={**ids, "error": retry_policy.to_failure(exc).error})
     failure = outcome.failure if isinstance(outcome, Retry | Dead) else retry_policy.to_failure(exc)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from aftermind import errors
@@ -82,9 +83,11 @@ async def _ask(
         text = await screening.without_instructions(condensed.text[:MAX_CHARACTERS])
     else:
         text = base.text if base else ""
+    before = [base.last_message_at] if base and base.last_message_at else []
     answer = extraction_call.build_answer(seen.episodes, extraction_call.SUMMARY) | {
         "text": text,
         "covers_to": seen.episodes[-1].position,
+        "last_message_at": max([*before, *(each.occurred_at for each in seen.episodes)]).isoformat(),
         "turns": (base.turns if base else 0) + len(seen.episodes),
         "over": seen.before.version if seen.before else 0,
         "is_more": seen.is_more,
@@ -136,5 +139,6 @@ def _summary(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> Summa
         covers_to=answer["covers_to"],
         turns=answer["turns"],
         updated_at=runtime.clock.utc_now(),
+        last_message_at=datetime.fromisoformat(answer["last_message_at"]) if "last_message_at" in answer else None,
         summariser=runtime.summariser.name if runtime.summariser else "unknown",
     )

@@ -33,15 +33,23 @@ class LookingContract:
         await rig.push(job(JobKind.EXTRACT, key="s1", follows=[other.job_id]))
         await rig.claim_one()
 
-        assert await rig.ledger.episode_states(turn.job_id) == {
-            JobKind.STORE: JobState.DONE,
-            JobKind.EMBED: JobState.RUNNING,
-            JobKind.EXTRACT: JobState.QUEUED,
-        }
-        assert await rig.ledger.episode_states(other.job_id) == {
-            JobKind.STORE: JobState.DONE,
-            JobKind.EXTRACT: JobState.QUEUED,
-        }
+        following = [await rig.ledger.follow_ups(each.job_id) for each in (turn, other)]
+        assert [{kind: each.state for kind, each in found.items()} for found in following] == [
+            {JobKind.STORE: JobState.DONE, JobKind.EMBED: JobState.RUNNING, JobKind.EXTRACT: JobState.QUEUED},
+            {JobKind.STORE: JobState.DONE, JobKind.EXTRACT: JobState.QUEUED},
+        ]
+
+    async def test_a_receipt_sees_why_follow_up_work_is_repeated(self, rig: Rig) -> None:
+        turn = turn_of("alice", "one")
+        async with rig.db.transaction() as tx:
+            await rig.ledger.record_stored(tx, [turn])
+            await rig.ledger.enqueue(tx, [job(follows=[turn.job_id])])
+        lease = await rig.claim_one()
+        await rig.ledger.retry(lease, FAILURE, after=timedelta(minutes=1))
+
+        found = (await rig.ledger.follow_ups(turn.job_id))[JobKind.EMBED]
+
+        assert (found.state, found.reason) == (JobState.RETRYING, FAILURE.error)
 
     async def test_jobs_are_listed_by_owner_state_and_kind(self, rig: Rig) -> None:
         mine, theirs, other_kind = job(), job(user="bob"), job(JobKind.FORGET)

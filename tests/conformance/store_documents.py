@@ -1,5 +1,6 @@
 """What every store promises of blocks, summaries and profiles."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -86,3 +87,17 @@ class DocumentsContract:
         assert await rig.do(lambda tx: rig.store.profile(tx, ALICE)) == merged
         assert (await rig.merge(diet=None)).traits == {"tone": merged.traits["tone"]}
         assert await rig.do(lambda tx: rig.store.profile(tx, BOB)) is None
+
+    async def test_traits_and_summaries_keep_the_time_of_their_last_message(self, rig: Rig) -> None:
+        said = NOW - timedelta(days=300)
+        await rig.do(
+            lambda tx: rig.store.merge_profile(tx, ALICE, {"home": Trait(value="Oslo", last_message_at=said)}, at=NOW)
+        )
+        await rig.do(lambda tx: rig.store.put_summary(tx, replace(summary("Tea."), last_message_at=said)))
+
+        profile = await rig.do(lambda tx: rig.store.profile(tx, ALICE))
+        found = await rig.do(lambda tx: rig.store.summaries(tx, ALICE))
+
+        assert profile is not None
+        assert (profile.traits["home"].last_message_at, profile.traits["home"].updated_at) == (said, NOW)
+        assert [each.last_message_at for each in found] == [said]

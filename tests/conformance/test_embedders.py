@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from aftermind import errors
+from aftermind.llm import factory
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.openai.client import Client
 from aftermind.llm.openai.embeddings import ProviderEmbedder
-from aftermind.llm.protocols import Embedder
+from aftermind.llm.protocols import Embedder, embedder_identity
+from aftermind.llm.provider_connections import Providers
 from aftermind.llm.sentence_transformers import LocalEmbedder
+from aftermind.settings import Settings
 from tests.conformance.embedder_contract import EmbedderContract
 from tests.support.scripted_openai import scripted_openai
 
@@ -54,7 +57,7 @@ async def test_a_vector_of_another_length_than_asked_for_is_a_bad_answer() -> No
         client = Client(api_key="k", base_url=server.url, timeout=10.0)
         wrong = ProviderEmbedder(client, "text-embedding-3-large")  # the server answers 1,536 numbers, not 3,072
 
-        with pytest.raises(errors.BadModelAnswer, match="shape"):
+        with pytest.raises(errors.BadModelAnswer, match="Name it openai:text-embedding-3-large:1536"):
             await wrong.embed(["Hi"])
         await client.close()
 
@@ -64,3 +67,24 @@ async def test_vectors_of_two_embedders_are_told_apart_by_name() -> None:
 
     assert len(names) == 2
     assert np.array_equal(HashEmbedder().vectors(["tea"]), await HashEmbedder().embed(["tea"]))
+
+
+async def test_an_embedder_is_made_from_a_name_with_its_dimension() -> None:
+    with scripted_openai() as server:
+        asked = Settings(
+            embedder="openai:my-model:64", openai_api_key="k", openai_base_url=server.url, model_timeout_seconds=10
+        )
+        providers = Providers()
+        made = factory.embedder(asked, providers=providers)
+        assert made is not None
+
+        identity = embedder_identity(made)
+        again = factory.make_embedder_for(identity, asked, providers=providers)
+
+        assert (made.name, made.dimension) == ("openai:my-model:64", 64)
+        assert (await made.embed(["Hi"])).shape == (1, 64)
+        assert again is not None
+        assert embedder_identity(again) == identity
+        with pytest.raises(errors.InvalidSettings, match="64 dimensions"):
+            factory.embedder(asked.model_copy(update={"embedding_dimension": 128}))
+        await providers.close()

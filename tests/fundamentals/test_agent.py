@@ -305,6 +305,21 @@ async def test_a_key_of_another_prompt_is_a_conflict_that_takes_no_answer_away(
         )
 
 
+async def test_the_key_of_a_prompt_does_not_ask_for_the_metadata_of_a_retry(memory: Memory, user: str) -> None:
+    failing = Agent(model=ScriptedChatModel(errors.ModelUnavailable("test", "down")), memory=memory)
+    agent = Agent(model=ScriptedChatModel("Noted."), memory=memory)
+    owner = {"user_id": user, "session_id": "s1"}
+    with pytest.raises(errors.ModelUnavailable):
+        await failing.arun("I live in Bergen.", idempotency_key="order-18", metadata={"attempt": 1}, **owner)
+
+    result = await agent.arun("I live in Bergen.", idempotency_key="order-18", metadata={"attempt": 2}, **owner)
+
+    assert result.receipt is not None
+    await result.receipt.stored(timeout=30)
+    stored = [(each.content, each.metadata.get("attempt")) for each in await memory.history(**owner)]
+    assert stored == [("I live in Bergen.", 1), ("Noted.", 2)]
+
+
 async def test_tool_calls_and_their_results_are_fed_to_the_next_run_if_wanted(user: str) -> None:
     async def weather(city: str) -> str:
         """The weather of a city."""
@@ -319,6 +334,11 @@ async def test_tool_calls_and_their_results_are_fed_to_the_next_run_if_wanted(us
     fed = model.calls[2][1:]
     assert [message["role"] for message in fed] == ["user", "assistant", "tool", "assistant", "user"]
     assert (fed[1]["tool_calls"][0]["id"], fed[2]["tool_call_id"], fed[2]["content"]) == ("c1", "c1", "rain in Bergen")
+    assert "rain in Bergen" not in model.calls[2][0]["content"], "each message is in the prompt once"
+    assert agent.memory is not None
+    block = await agent.memory.recall("weather in Bergen", user_id=user, session_id="s1")
+    assert "rain in Bergen" in block.text
+    assert not [line for line in block.text.splitlines() if line.rstrip().endswith(":")], "a tool call has no words"
     assert agent.memory is not None
     await agent.memory.close()
 

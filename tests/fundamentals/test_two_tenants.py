@@ -283,7 +283,7 @@ def test_a_turn_cannot_be_handed_over_for_another_tenant_by_its_job_id(world: Wo
         ledger = world.memory._parts.ledger
         scope = world.memory._parts.scope(namespace="globex", user_id="alice")
         assert await ledger.job(receipt.job_id, owner=scope) is None
-        assert await ledger.episode_states(receipt.job_id, owner=scope) == {}
+        assert await ledger.follow_ups(receipt.job_id, owner=scope) == {}
         assert await ledger.job(JobId(uuid4()), owner=scope) is None
         with pytest.raises(errors.NotAllowed):
             await _enqueue_across(world, scope)

@@ -7,6 +7,7 @@ import pytest
 
 from aftermind.receipt import StepState, judge
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
+from aftermind.types.job import FollowUp
 
 ALL = frozenset({"history", "facts", "summary", "profile"})
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -57,11 +58,23 @@ def test_without_a_store_job_the_turn_is_pending_or_on_disk() -> None:
 
 @pytest.mark.parametrize("state", list(JobState))
 def test_each_following_job_has_its_own_state(state: JobState) -> None:
-    status = judge(job(JobState.DONE), {JobKind.EMBED: JobState.DONE, JobKind.EXTRACT: state}, keep=ALL)
+    status = judge(
+        job(JobState.DONE),
+        {JobKind.EMBED: FollowUp(state=JobState.DONE), JobKind.EXTRACT: FollowUp(state=state)},
+        keep=ALL,
+    )
 
     assert (status.stored, status.embedded) == (DONE, DONE)
     assert (status.extracted is WAITING) == (not state.is_final or state is JobState.REPLAYED)
     assert (status.why is None) == (state is JobState.DONE)
+
+
+def test_a_job_that_is_repeated_tells_its_error() -> None:
+    follow = {JobKind.EXTRACT: FollowUp(state=JobState.QUEUED, reason="openai: no key is set (OPENAI_API_KEY)")}
+
+    status = judge(job(JobState.DONE), follow, keep=ALL)
+
+    assert status.why == "extract is queued: openai: no key is set (OPENAI_API_KEY)"
 
 
 def test_what_has_no_job_is_not_needed() -> None:
@@ -72,6 +85,6 @@ def test_what_has_no_job_is_not_needed() -> None:
 
 
 def test_facts_that_were_not_to_be_kept_are_not_waited_for() -> None:
-    follow = {JobKind.EMBED: JobState.DONE, JobKind.EXTRACT: JobState.QUEUED}
+    follow = {JobKind.EMBED: FollowUp(state=JobState.DONE), JobKind.EXTRACT: FollowUp(state=JobState.QUEUED)}
 
     assert judge(job(JobState.DONE), follow, keep=frozenset({"history"})).extracted is NOT_NEEDED

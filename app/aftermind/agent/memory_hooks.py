@@ -68,7 +68,8 @@ class Remembering:
         )
         if block is None:
             return None, history or ()
-        ids = {each.id for each in history or () if each.role in REMEMBERED_ROLES}
+        roles = REMEMBERED_ROLES | ({Role.TOOL} if self.tool_results else set())
+        ids = {each.id for each in history or () if each.role in roles}
         contents = {(each.role, each.content) for each in given or ()}
         block = _without(
             block,

@@ -210,12 +210,14 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
     if not text:
         return None if base is None else base.text
     ids, seen = [each.id for each in uncovered], {each.id for each in shown}
+    before_at = [base.last_message_at] if base and base.last_message_at else []
     summary = Summary(
         scope=replace(scope, agent_id=None),
         text=text,
         covers_to=uncovered[-1].position,
         turns=(0 if base is None else base.turns) + len(uncovered),
         updated_at=datetime.now(UTC),
+        last_message_at=max([*before_at, *(each.occurred_at for each in uncovered)]),
         summariser=f"own:{getattr(summarise, '__qualname__', type(summarise).__qualname__)}",
     )
 

@@ -14,11 +14,10 @@ from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.learned_procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.assertion import BY_USER, Assertion, Operation
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import uuid7
 
@@ -177,7 +176,9 @@ class Facts:
     ) -> Fact | None:
         """Replace the object of a fact in one transaction, as if the old one had never been true; the new fact.
 
-        Both stay in the history. The profile has the new object, too; summaries quote messages and stay as they are.
+        Both stay in the history, and both have the messages that the fact came from as sources: a forget of those
+        deletes both, and an undo leaves the correction. The profile has the new object, too; summaries quote messages
+        and stay as they are.
         None if the fact is already superseded; nothing is changed then.
         """
         owner, fact_id, object = (
@@ -198,6 +199,7 @@ class Facts:
             said_at=UNDATED,
             valid_from=found.valid_from,
             valid_to=found.valid_to,
+            sources=found.sources,
         )
         return await self._state(tx, owner, _retraction(found), stated)
 
@@ -213,6 +215,9 @@ class Facts:
         await self._parts.store.tombstones(tx, [owner])  # as `_believe`, before the fact is read
         await self._parts.store.hold_beliefs(tx, owner)
         found = await self._parts.store.fact(tx, owner, fact_id)
+        if found is None and await self._parts.store.episodes(tx, owner, (EpisodeId(fact_id),)):
+            why = "it is the id of a message. `forget(ids=…)` deletes a message, `facts.query` has the ids of facts."
+            raise errors.InvalidFact("fact", str(fact_id), why)
         return None if found is None or found.superseded_at is not None else found
 
     async def _state(self, tx: Transaction, owner: Scope, *assertions: Assertion) -> Fact:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from aftermind import errors
@@ -19,8 +20,8 @@ KEY_BYTES = 1_024
 class PromptKey(str):
     """An idempotency key that belongs to the first `prompts` messages: another run gives another answer.
 
-    They are one turn, and the answer is the next one: a run whose model failed can be repeated. `answer`
-    is what follows them: "answer", of which the first one is kept, or "part" of one that was interrupted.
+    They are one turn, and the answer is the next one: a run whose model failed can be repeated, with other metadata
+    too. `answer` is what follows them: "answer", of which the first one is kept, or "part" of one that was interrupted.
     """
 
     prompts: int
@@ -55,8 +56,12 @@ def split_turn(
     if not isinstance(idempotency_key, PromptKey):
         return [(turn, _key_of_part(idempotency_key, number)) for number, turn in enumerate(turns)]
     messages = [message for turn in turns for message in turn]
-    prompt = split_turn(messages[: idempotency_key.prompts], settings, idempotency_key=str(idempotency_key))
-    answer = messages[idempotency_key.prompts :]
+    prompts = idempotency_key.prompts
+    parts = split_turn(messages[:prompts], settings, idempotency_key=str(idempotency_key))
+    prompt: list[tuple[tuple[Message, ...], str | None]] = [
+        (part, None if key is None else PromptKey(key, prompts)) for part, key in parts
+    ]
+    answer = messages[prompts:]
     if not answer:
         return prompt
     key = _key_of_part(idempotency_key, idempotency_key.answer)
@@ -82,6 +87,8 @@ def make_turn(
     """The turn. Raises `InvalidMessage` before anything is handed over."""
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
+    is_prompt = isinstance(idempotency_key, PromptKey)
+    compared = [replace(each, metadata={}) for each in messages] if is_prompt else messages
     if idempotency_key is None:
         job_id, episode_ids = new_ids(len(messages))
     else:
@@ -94,8 +101,8 @@ def make_turn(
         messages=messages,
         episode_ids=episode_ids,
         keep=keep,
-        idempotency_key=idempotency_key,
-        content_hash=None if idempotency_key is None else content_hash(scope, idempotency_key, messages),
+        idempotency_key=None if idempotency_key is None else str(idempotency_key),
+        content_hash=None if idempotency_key is None else content_hash(scope, str(idempotency_key), compared),
         feedback=feedback,
     )
 

@@ -294,6 +294,11 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
             findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
         elif row.runnable:
             findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind), found))
+        elif row.waiting:
+            remedy = "`aftermind jobs list` shows when, and the error of a retry."
+            findings.append(
+                Finding(what=f"{row.kind} jobs", seen=f"{row.waiting:,} scheduled for later", remedy=remedy)
+            )
         if row.dead:
             remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
             said = f"{row.dead:,} dead letters"
@@ -437,7 +442,17 @@ async def models(settings: Settings) -> list[Finding]:
     named = f"embedder {embedder.name if embedder else 'off'}, extractor {extractor.name if extractor else 'off'}"
     offline = settings.openai_api_key is None and settings.embedder == "auto"
     remedy = "Offline rules and hashing: set OPENAI_API_KEY for better recall and facts." if offline else ""
-    return [Finding(what="models", seen=named, remedy=remedy)]
+    missing = [
+        Finding(
+            what=f"model {name}",
+            seen=f"{variable} is not set here",
+            verdict=Verdict.WARNING,
+            remedy=f"Set {variable} in every process that uses it: workers, and for an embedder also agents. "
+            "Its jobs fail without a call, and are repeated.",
+        )
+        for name, variable in factory.missing_keys(settings).items()
+    ]
+    return [Finding(what="models", seen=named, remedy=remedy), *missing]
 
 
 async def _host(url: str, host: str, port: int, *, used: int) -> Finding:

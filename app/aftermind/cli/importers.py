@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from aftermind.evaluation import locomo
-from aftermind.facts.reextraction_diff import BY_USER
-from aftermind.types.assertion import Assertion
+from aftermind.types.assertion import BY_USER, Assertion
 from aftermind.types.message import RECORD, UNDONE, FrameworkRecord
 from aftermind.types.validation import Given
 

@@ -20,11 +20,10 @@ from aftermind.cli.importers import BadLine, FileChanges, FileTurn
 from aftermind.cli.terminal import err, out
 from aftermind.facts import predicates
 from aftermind.facts.entities import SAME_AS
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Scope
-from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.assertion import BY_USER, Assertion, Operation
 from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice

@@ -366,13 +366,13 @@ def _filter(
 def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     if job.state is JobState.RUNNING:
         return f"running at {job.worker}"
-    if job.state is JobState.DONE and job.error is None and not job.lost_leases:
-        return ""  # the note is of an attempt before
     pause = next((each for each in paused if each.covers(job.kind, job.scope.namespace)), None)
     if pause is not None and job.state in (JobState.QUEUED, JobState.RETRYING):
         return pause.summary()
     lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""
-    return (job.note if job.state is JobState.DISCARDED else job.error or job.note or lost) or ""
+    if job.state is JobState.DISCARDED:
+        return job.note or ""
+    return ", ".join(filter(None, (job.error or job.note, lost)))
 
 
 def _next_attempt(job: Job) -> str:

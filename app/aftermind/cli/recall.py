@@ -49,7 +49,7 @@ def recall(
     *,
     user: User = None,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", help="The current session; it is ranked first.")
+        str | None, typer.Option("--session", "-s", help="The current session: its messages are likelier.")
     ] = None,
     namespace: Namespace = None,
     budget: Annotated[
@@ -355,7 +355,7 @@ def _described(match: Match) -> tuple[str, str, str]:
     if isinstance(item, Fact):
         return terminal.when(item.valid_from) if item.valid_from else "", "fact", item.text
     if isinstance(item, Summary):
-        return terminal.when(item.updated_at), "summary", item.text
+        return terminal.when(item.last_message_at or item.updated_at), "summary", item.text
     assert isinstance(item, Block)
     return terminal.when(item.updated_at), f"block {item.name}", item.content
 

@@ -260,11 +260,12 @@ def _warn_about_health() -> bool:
 def hold(
     component: Annotated[str, typer.Argument(help="The component, as in `status`.", show_default=False)],
 ) -> list[ComponentStatus]:
-    """Stop one component and keep it stopped until `release`, for example to test an alert."""
+    """Stop one component, for example to test an alert. It stays stopped until `release`, or until `down` and `up`."""
     stack = Stack(Settings().state_dir)
     with terminal.err.status(f"Stopping {component} …"):
         stack.hold(component)
-    out.print(f"Stopped {escape(component)} until `aftermind stack release {escape(component)}`.")
+    name = escape(component)
+    out.print(f"Stopped {name} until `aftermind stack release {name}`, or until `aftermind down` and `aftermind up`.")
     return stack.status()
 
 

@@ -285,6 +285,7 @@ SUMMARIES = Table(
     _time("updated_at", nullable=False),
     Column("summariser", Text, nullable=False),
     Column("version", Integer, nullable=False),
+    _time("last_message_at"),
 )
 
 PROFILES = Table(
@@ -303,6 +304,7 @@ PROFILE_TRAITS = Table(
     Column("value", JSONB, nullable=False),
     Column("evidence", ARRAY(Uuid), nullable=False, server_default=text("'{}'")),
     _time("updated_at", nullable=False),
+    _time("last_message_at"),
     ForeignKeyConstraint(["namespace", "user_id"], [PROFILES.c.namespace, PROFILES.c.user_id], ondelete="CASCADE"),
 )
 

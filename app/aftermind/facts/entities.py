@@ -12,9 +12,8 @@ from uuid import UUID
 from aftermind.facts.apply_assertions import fold
 from aftermind.facts.bitemporal_resolution import Changes, assertions_for, fact_group_key, group_key, reconcile
 from aftermind.facts.predicates import canonical, folded
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import Fact, FactId, Scope
-from aftermind.types.assertion import Assertion, RecordedAssertion
+from aftermind.types.assertion import BY_USER, Assertion, RecordedAssertion
 
 SAME_AS = "same_as"
 

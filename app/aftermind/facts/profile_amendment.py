@@ -6,9 +6,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind.facts import predicates
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import EpisodeId, Fact, FactId, Json, Profile, Trait
-from aftermind.types.assertion import Operation, RecordedAssertion
+from aftermind.types.assertion import BY_USER, Operation, RecordedAssertion
 
 
 def amended_traits(
@@ -35,7 +34,9 @@ def amended_traits(
             if is_named or not sources.isdisjoint(trait.evidence):
                 value = _amended(trait.value, old.object, _successor(old, about, current))
                 if value != trait.value:
-                    amended[name] = None if value in (None, [], {}) else replace(trait, value=value)
+                    amended[name] = (
+                        None if value in (None, [], {}) else replace(trait, value=value, last_message_at=None)
+                    )
         traits = {name: trait for name, trait in {**traits, **amended}.items() if trait is not None}
     return amended
 

@@ -5,9 +5,7 @@ from datetime import datetime
 
 from aftermind.facts.bitemporal_resolution import Changes, assertions_for, decide
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
-
-BY_USER = "user"  # the extractor of facts stated by a call: no extraction retracts them
+from aftermind.types.assertion import BY_USER, Assertion, Operation, RecordedAssertion
 
 
 def redo(

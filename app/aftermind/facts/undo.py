@@ -7,9 +7,8 @@ from datetime import datetime
 from aftermind.facts import predicates
 from aftermind.facts.apply_assertions import BEGINNING, fold
 from aftermind.facts.bitemporal_resolution import Changes, assertions_for, fact_group_key, group_key, reconcile
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import RecordedAssertion
+from aftermind.types.assertion import BY_USER, RecordedAssertion
 
 
 def undo(
@@ -61,7 +60,8 @@ def _undo_rows(
 ) -> Changes:
     believed = {fact.id: fact for fact in rows if fact.superseded_at is None}
     changes = Changes()
-    gone = [fact for fact in believed.values() if fact.sources and undone.issuperset(fact.sources)]
+    drawn = [fact for fact in believed.values() if fact.sources and fact.extractor != BY_USER]
+    gone = [fact for fact in drawn if undone.issuperset(fact.sources)]
     shared = [fact for fact in believed.values() if undone.intersection(fact.sources) and fact not in gone]
     for fact in gone:
         del believed[fact.id]
@@ -91,9 +91,9 @@ def _undo_rows(
 
 
 def _without_sources(one: RecordedAssertion, undone: frozenset[EpisodeId]) -> RecordedAssertion | None:
-    """The assertion with its other sources; None if there are none."""
+    """The assertion with its other sources; None if a message alone made it."""
     left = tuple(each for each in one.claim.sources if each not in undone)
-    return replace(one, claim=replace(one.claim, sources=left)) if left else None
+    return replace(one, claim=replace(one.claim, sources=left)) if left or one.extractor == BY_USER else None
 
 
 def _left(fact: Fact, undone: frozenset[EpisodeId]) -> Fact:

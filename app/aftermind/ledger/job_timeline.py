@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
-from aftermind.types.job import Attempt
+from aftermind.types.job import Attempt, FollowUp
 from aftermind.types.job_admin import Timeline, TimelineStep
 
 MAX_TURNS = 50  # of one job that a timeline names
@@ -42,17 +42,18 @@ def build_timeline(
     )
 
 
-def states_by_kind(jobs: Iterable[tuple[JobKind, JobState]]) -> dict[JobKind, JobState]:
-    """Of several jobs of a kind, the state that is furthest from done.
+def follow_ups_by_kind(jobs: Iterable[Any]) -> dict[JobKind, FollowUp]:  # Any: `Job`, or rows with its columns
+    """Of several jobs of a kind, the one that is furthest from done.
 
     A replayed one counts by its successor, and one that was forgotten by what the turn's key was used for afterwards.
     """
-    found: dict[JobKind, JobState] = {}
-    for kind, state in jobs:
+    found: dict[JobKind, FollowUp] = {}
+    for job in jobs:
+        kind, state = JobKind(job.kind), JobState(job.state)
         known = found.get(kind)
-        is_further = known in (JobState.DONE, *_FORMER) or not state.is_final
+        is_further = known is not None and (known.state in (JobState.DONE, *_FORMER) or not state.is_final)
         if known is None or (is_further and state not in _FORMER):
-            found[kind] = state
+            found[kind] = FollowUp(state=state, reason=job.error or job.note or job.reason_code)
     return found
 
 

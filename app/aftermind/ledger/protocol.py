@@ -9,6 +9,7 @@ from uuid import UUID
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
+from aftermind.types.job import FollowUp
 from aftermind.types.session_order import Counted
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -293,5 +294,5 @@ class Ledger(Protocol):
         Counted when an answer is kept, so what a job did with it plays no part.
         """
 
-    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
-        """States of the follow-up jobs of a store job, for a receipt: kind to state."""
+    async def follow_ups(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, FollowUp]:
+        """The follow-up jobs of a store job, for a receipt, by their kind."""

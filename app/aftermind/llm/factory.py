@@ -27,8 +27,9 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
             from aftermind.llm.openai.embeddings import ProviderEmbedder
 
             client = (providers or Providers()).client(kind, settings)
-            return ProviderEmbedder(client, name or "text-embedding-3-small", dimension=settings.embedding_dimension)
-    known = "auto, hash, openai:MODEL, voyage:MODEL, cohere:MODEL, local:PATH or off"
+            model, dimension = _with_dimension(name or "text-embedding-3-small", settings.embedding_dimension)
+            return ProviderEmbedder(client, model, dimension=dimension)
+    known = "auto, hash, openai:MODEL, openai:MODEL:DIMENSION, voyage:MODEL, cohere:MODEL, local:PATH or off"
     raise _unknown("embedder", settings.embedder, known)
 
 
@@ -39,16 +40,13 @@ def make_embedder_for(
 
     Raises `InvalidSettings` where the extra or the key that it needs is missing.
     """
-    kind, _, name = identity.name.partition(":")
+    kind = identity.name.partition(":")[0]
     named: dict[str, object] = {"embedder": identity.name, "embedding_dimension": None}
     if kind == "hash":
         named = {"embedder": "hash", "embedding_dimension": identity.dimension}
         if identity.revision:
             named["language"] = identity.revision
     elif kind in ("openai", "voyage", "cohere"):
-        model, _, dimension = name.rpartition(":")
-        if model and dimension.isdigit():
-            named = {"embedder": f"{kind}:{model}", "embedding_dimension": int(dimension)}
         if getattr(settings, f"{kind}_api_key") is None:
             variable = f"{kind.upper()}_API_KEY"
             raise errors.InvalidSettings(variable, None, f"{identity} needs {variable}. Set it for this process.")
@@ -56,6 +54,16 @@ def make_embedder_for(
         return None
     found = embedder(settings.model_copy(update=named), providers=providers)
     return found if found is not None and embedder_identity(found) == identity else None
+
+
+def _with_dimension(name: str, given: int | None) -> tuple[str, int | None]:
+    """Model and dimension of a name like `my-model:64`, as vectors are stored under it. Raises `InvalidSettings`."""
+    model, _, dimension = name.rpartition(":")
+    if not model or not dimension.isdecimal():
+        return name, given
+    if given not in (None, int(dimension)):
+        raise errors.InvalidSettings("embedding_dimension", given, f"the embedder {name!r} has {dimension} dimensions.")
+    return model, int(dimension)
 
 
 def extractor(settings: Settings, *, instructions: str = "", providers: Providers | None = None) -> Extractor | None:
@@ -122,6 +130,14 @@ def chat_model(settings: Settings, name: str | None = None, *, providers: Provid
     from aftermind.llm.openai.chat import OpenAIChat
 
     return OpenAIChat((providers or Providers()).client(kind, settings), model)
+
+
+def missing_keys(settings: Settings) -> dict[str, str]:
+    """Of the models of embedder and extractor, those whose provider's key is not set, with the key's variable."""
+    named = [_chosen(settings.embedder, settings, auto="hash", offline="hash"), _mining(settings)]
+    kinds = {name: name.partition(":")[0] for name in named}
+    keyed = {name: f"{kind}_api_key" for name, kind in kinds.items() if f"{kind}_api_key" in Settings.model_fields}
+    return {name: field.upper() for name, field in keyed.items() if getattr(settings, field) is None}
 
 
 def replayable(settings: Settings) -> frozenset[str]:

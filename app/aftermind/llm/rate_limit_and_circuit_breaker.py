@@ -163,7 +163,7 @@ _REASONS = {
     b"budget": "the budget of this minute is spent",
     b"breaker": "its calls fail one after the other, without a connection or with an error of the server",
     b"limited": "it limits our rate",
-    b"refused": "it refuses our key",
+    b"refused": "it refuses our key, or none is set",
 }
 _REMEDIES = {
     b"budget": "Wait, or raise AFTERMIND_MODEL_REQUESTS_PER_MINUTE or AFTERMIND_MODEL_TOKENS_PER_MINUTE.",
@@ -171,7 +171,7 @@ _REMEDIES = {
     "`aftermind jobs list` shows the errors. Calls resume by themselves; `aftermind jobs run-now` repeats waiting jobs "
     "now. If no process is configured with it any more, this line is gone within minutes.",
     b"limited": "Wait, or ask the provider for a higher limit.",
-    b"refused": "Correct the key in the workers' environment (OPENAI_API_KEY).",
+    b"refused": "Set or correct the key in the workers' environment (OPENAI_API_KEY).",
 }
 
 

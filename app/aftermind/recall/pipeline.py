@@ -499,7 +499,8 @@ class Recall:
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=most)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
-        known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
+        spoken = [each for each in newest if each.content.strip()]  # a call of a tool has no words
+        known = [each for each in spoken if query.known_at is None or each.remembered_at <= query.known_at]
         ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
@@ -520,6 +521,7 @@ class Recall:
         wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
+        texts = {id_: each for id_, each in texts.items() if each.content.strip()}  # a call of a tool has no words
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)

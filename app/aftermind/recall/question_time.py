@@ -25,6 +25,7 @@ READ_CHARACTERS = 4_000  # of a turn whose times are read
 
 _TIME = re.compile(
     r"\d|\b(?:when|ago|last|past|this|next|today|yesterday|tonight|since|until|before|after|date|day|week|month|year|time|"
+    r"spring|summer|autumn|fall|winter|"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*)\b",
     re.IGNORECASE,
 )

@@ -142,7 +142,8 @@ def line_of(item: Item, text: str | None = None, marks: str = "") -> BlockLine:
         session = _named("session", item.scope.session_id)
         body = escaped(item.text if text is None else text)
         return BlockLine(
-            section="summaries", text=f'<summary{session} up_to="{_day(item.updated_at)}">{body}</summary>'
+            section="summaries",
+            text=f'<summary{session} up_to="{_day(item.last_message_at or item.updated_at)}">{body}</summary>',
         )
     body = escaped(item.content if text is None else text)
     return BlockLine(section="blocks", text=f"<block{_named('name', item.name)}>{body}</block>")
@@ -172,7 +173,8 @@ def profile_line(name: str, profile: Profile) -> BlockLine:
     """One trait of a profile."""
     trait = profile.traits[name]
     value = trait.value if isinstance(trait.value, str) else _join(trait.value)
-    learned = "" if trait.updated_at is None else f" (as of {_day(trait.updated_at)})"
+    at = trait.last_message_at or trait.updated_at
+    learned = "" if at is None else f" (as of {_day(at)})"
     return BlockLine(section="profile", text=f"{_speakable(detect.label(name))}: {escaped(value)}{learned}")
 
 

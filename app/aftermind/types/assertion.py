@@ -8,6 +8,8 @@ from uuid import UUID
 from aftermind.types.fact import Cardinality
 from aftermind.types.scope import EpisodeId
 
+BY_USER = "user"  # the extractor of what a call states: no extraction retracts it
+
 
 class Operation(StrEnum):
     """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was.
@@ -63,4 +65,9 @@ class RecordedAssertion:
     def order(self) -> tuple[datetime, bool, str, int]:
         """Sort key: by time, then by message; assertions of API calls follow those of messages."""
         sources = self.claim.sources
-        return self.claim.said_at, not sources, min(map(str, sources), default=""), self.place
+        return (
+            self.claim.said_at,
+            self.extractor == BY_USER or not sources,
+            min(map(str, sources), default=""),
+            self.place,
+        )

@@ -25,7 +25,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A condensed session. It covers the session's episodes up to position `covers_to`, `turns` of them."""
+    """A condensed session. It covers the session's episodes up to position `covers_to`, `turns` of them, of which the
+    latest occurred at `last_message_at`.
+    """
 
     scope: Scope
     text: str
@@ -34,6 +36,7 @@ class Summary:
     updated_at: datetime
     summariser: str
     version: int = 1
+    last_message_at: datetime | None = None
 
     def __repr__(self) -> str:
         return f"<Summary of {self.turns} turns: {shorten(self.text)!r}>"
@@ -41,11 +44,14 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trait:
-    """One learned trait of a user, with the episodes that support it."""
+    """One learned trait of a user, with the episodes that support it, of which the latest occurred at
+    `last_message_at`; None if a call has changed the trait since.
+    """
 
     value: Json
     evidence: tuple[EpisodeId, ...] = ()
     updated_at: datetime | None = None
+    last_message_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,14 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """State of a job that follows a store job; `reason` is why it waits or has ended, if it is known."""
+
+    state: JobState
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One claim of a job, how it ended, and what its model calls cost; `latency_ms` is the time that they took."""
 

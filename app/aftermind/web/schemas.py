@@ -82,7 +82,9 @@ class RecallIn(Shape):
     """A question to memory. See `Memory.recall`."""
 
     query: str = Field(max_length=MAX_QUERY_CHARACTERS, examples=["Where do I live?"])
-    session_id: Id | None = Field(None, description="The current session, ranked first. It is not a filter.")
+    session_id: Id | None = Field(
+        None, description="The current session: its messages are likelier. It is not a filter."
+    )
     agent_id: Id | None = None
     token_budget: int | None = Field(None, gt=0, le=10_000_000)
     mode: Literal["hybrid", "vector", "lexical", "recency"] = "hybrid"
@@ -304,6 +306,7 @@ class SummaryOut(Shape):
     updated_at: datetime
     summariser: str
     version: int
+    last_message_at: datetime | None
 
 
 class TraitOut(Shape):
@@ -312,6 +315,7 @@ class TraitOut(Shape):
     value: Any
     evidence: list[UUID]
     updated_at: datetime | None
+    last_message_at: datetime | None
 
 
 class ProfileOut(Shape):

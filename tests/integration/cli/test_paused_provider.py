@@ -95,3 +95,25 @@ async def test_jobs_that_wait_for_a_provider_are_not_overdue_and_no_worker_is_mi
     verdicts = {each.what: each.verdict for each in findings}
     assert verdicts["extract jobs"] is Verdict.GOOD
     assert (verdicts["forget jobs"], verdicts["provider openai"]) == (Verdict.BAD, Verdict.BAD)
+
+
+async def test_doctor_names_the_key_that_is_missing_and_counts_jobs_that_wait_for_another_attempt(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(
+        state_dir=tmp_path, embedder="openai:text-embedding-3-small", extractor="openai:gpt-5", openai_api_key=None
+    )
+    later = OLD_JOB.format(kind="extract").replace("- interval '1 hour'", "+ interval '1 hour'")
+    await psql_async(database.url, later)
+    found = Addresses(store=database.app_url, relay=database.relay_url, redis=redis_url, broker=redis_url)
+
+    models, work = await doctor_checks.models(settings), await doctor_checks.work(found, settings)
+
+    missing = [(each.what, each.seen) for each in models if each.verdict is Verdict.WARNING]
+    assert missing == [
+        ("model openai:text-embedding-3-small", "OPENAI_API_KEY is not set here"),
+        ("model openai:gpt-5", "OPENAI_API_KEY is not set here"),
+    ]
+    assert [(each.what, each.seen) for each in work if each.what == "extract jobs"] == [
+        ("extract jobs", "1 scheduled for later")
+    ]

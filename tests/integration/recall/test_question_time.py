@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings
+from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings, errors
 from aftermind.recall.render import without_turns
 from aftermind.stores.postgres.search import PostgresSearch
 from aftermind.types import Episode
@@ -303,3 +303,95 @@ async def test_a_question_for_what_somebody_speaks_keeps_its_verb() -> None:
         found = await memory.recall("What languages do I speak?", user_id="alice", mode="lexical")
 
     assert found.matches[0].lexical_score == 1.0
+
+
+@pytest.fixture(params=["in this process", "postgres"])
+async def empty(
+    request: pytest.FixtureRequest, database: Database, redis_url: str, tmp_path: Path
+) -> AsyncIterator[Memory]:
+    """A memory without anything in it."""
+    if request.param == "in this process":
+        async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as made:
+            yield made
+        return
+    async with learning(database, redis_url, tmp_path) as learnt:
+        made = learnt.memory
+
+        async def drain(**owner: Any) -> None:  # Any: arguments of `Memory.drain`
+            await learnt.settle()
+
+        made.drain = drain  # type: ignore[method-assign,assignment]
+        yield made
+
+
+async def say(memory: Memory, *said: tuple[str, tuple[int, int, int]]) -> None:
+    for text, day in said:
+        message = Message.user(text, occurred_at=datetime(*day, tzinfo=UTC))
+        await memory.remember([message], user_id="vera", session_id="s")
+        await memory.drain(user_id="vera")
+
+
+async def test_what_has_ended_without_a_successor_is_marked_and_ranks_below_its_end(empty: Memory) -> None:
+    await say(empty, ("I'm vegan.", (2026, 1, 10)), ("I'm not vegan anymore.", (2026, 6, 5)))
+
+    block = await empty.recall("Am I vegan?", user_id="vera")
+
+    first, second = (match for match in block.matches if isinstance(match.item, Episode))
+    assert (first.item.content, second.item.content) == ("I'm not vegan anymore.", "I'm vegan.")  # type: ignore[union-attr]
+    assert second.superseded_at is not None
+    assert 'superseded="2026-06-05"' in block.text
+
+
+async def test_a_corrected_fact_ranks_as_high_as_the_one_before(empty: Memory) -> None:
+    await say(
+        empty,
+        ("I'm Ben, hello.", (2026, 1, 10)),
+        ("I teach at a school in Leeds.", (2026, 1, 11)),
+        ("I work at Acme in Leeds.", (2026, 1, 12)),
+        ("The bus to work was late.", (2026, 1, 13)),
+    )
+    question = "Where does Ben work now?"
+    before = await empty.recall(question, user_id="vera")
+    [acme] = [fact for fact in await empty.facts.query(user_id="vera") if fact.object == "Acme"]
+
+    corrected = await empty.facts.correct(acme, "Globex", user_id="vera")
+    after = await empty.recall(question, user_id="vera")
+
+    def score(block: RecallBlock, text: str) -> float:
+        return max(match.score for match in block.matches if text in getattr(match.item, "text", ""))
+
+    assert corrected is not None
+    assert corrected.sources == acme.sources
+    assert score(after, "Globex") >= score(before, "Acme")
+    why = await empty.facts.why(corrected, user_id="vera")
+    assert why is not None
+    assert [each.content for each in why.episodes] == ["I work at Acme in Leeds."]
+
+
+async def test_an_undo_leaves_a_correction_and_a_forget_of_its_message_does_not(empty: Memory) -> None:
+    await say(empty, ("I work at Acme.", (2026, 1, 12)))
+    [acme] = await empty.facts.query(user_id="vera")
+    await empty.facts.correct(acme, "Globex", user_id="vera")
+
+    await empty.undo(*acme.sources, user_id="vera")
+    undone = [fact.object for fact in await empty.facts.query(user_id="vera")]
+    await say(empty, ("I live in Oslo.", (2026, 2, 1)))
+    [oslo] = [fact for fact in await empty.facts.query(user_id="vera") if fact.object == "Oslo"]
+    await empty.facts.correct(oslo, "Rome", user_id="vera")
+    await empty.forget(ids=oslo.sources, user_id="vera")
+    forgotten = [fact.object for fact in await empty.facts.query(user_id="vera")]
+
+    assert undone == ["Globex"]
+    assert forgotten == ["Globex"]
+
+
+async def test_the_id_of_a_message_is_no_fact(empty: Memory) -> None:
+    await say(empty, ("I work at Acme.", (2026, 1, 12)))
+    [acme] = await empty.facts.query(user_id="vera")
+
+    for call in (
+        empty.facts.retract(acme.sources[0], user_id="vera"),
+        empty.facts.correct(str(acme.sources[0]), "x", user_id="vera"),
+    ):  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidFact, match="id of a message"):
+            await call

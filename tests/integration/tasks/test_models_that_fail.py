@@ -176,6 +176,25 @@ async def test_a_model_that_only_answers_garbage_leaves_a_dead_letter_and_no_fac
     assert (await counted(runtime, Scope(user_id="ann")))["facts"] == 0
 
 
+async def test_garbage_after_an_outage_is_asked_for_again_and_its_letter_names_model_and_cause(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    lease = (await wait_until(lambda: claim(runtime, JobKind.EXTRACT), description="it can run"))[0]
+    await runtime.ledger.snooze(lease, after=timedelta(0), why="the provider is paused")
+    model.script.plan = ["500"]
+    assert not (await work(runtime, JobKind.EXTRACT)).dead
+    model.script.faults = {"schema": 1.0}
+
+    assert not (await work(runtime, JobKind.EXTRACT)).dead, "its first unusable answer"
+    assert (await work(runtime, JobKind.EXTRACT)).dead == 1
+
+    (job,) = await jobs(runtime, JobKind.EXTRACT)
+    attempts = await runtime.ledger.attempts(job.id)
+    assert (job.attempts, job.note) == (3, None), "the note was of a pause before"
+    assert [each.model for each in attempts if each.outcome != "snoozed"] == ["scripted"] * 3
+
+
 async def test_an_answer_is_paid_once_though_its_worker_failed_before_it_was_applied(
     runtime: Runtime, model: ScriptedOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,9 +7,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.types import EpisodeId
-from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.assertion import BY_USER, Assertion, Operation
 from tests.support.fact_changes import Believing
 
 START = datetime(2020, 1, 1, tzinfo=UTC)

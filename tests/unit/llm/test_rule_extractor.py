@@ -64,6 +64,10 @@ def shown(claim: Assertion) -> str:
             ["works_at Novo >2024-06-03", "has_job data engineer >2024-06-03"],
         ),
         ("I've been working for three hours.", []),
+        ("I work at the Science and Industry Museum in Manchester.", ["works_at Science and Industry Museum"]),
+        ("I work at the Museum of Science and Industry.", ["works_at Museum of Science and Industry"]),
+        ("I work at Oxford University and Cambridge University.", ["works_at Oxford University"]),
+        ("I work at Acme and Paula studies at Leeds University.", ["works_at Acme"]),
         # what is done, without how and where
         ("I'm learning Danish with an app.", ["learns Danish"]),
         ("I play the cello in an amateur orchestra.", ["plays cello"]),

@@ -76,3 +76,21 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
 
     assert time.orders_turns
     assert time.among("What happened on 30 December 9999?", np.array([0.0])).orders_turns
+
+
+@pytest.mark.parametrize(
+    ("question", "start", "end"),
+    [
+        ("What happened in winter 2026?", "2025-12-01", "2026-03-01"),
+        ("What happened in winter 2024?", "2024-12-01", "2025-03-01"),
+        ("What happened in summer?", "2026-06-01", "2026-09-01"),
+        ("What happened in the winter?", "2025-12-01", "2026-03-01"),
+        ("What did I do in the spring?", "2026-03-01", "2026-06-01"),
+    ],
+)
+def test_a_season_is_the_latest_one_that_has_begun(question: str, start: str, end: str) -> None:
+    time = QuestionTime.of(question, datetime(2026, 11, 28, tzinfo=UTC))
+
+    assert time.start is not None
+    assert time.end is not None
+    assert (time.start.date().isoformat(), time.end.date().isoformat()) == (start, end)

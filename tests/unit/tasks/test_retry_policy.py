@@ -21,7 +21,7 @@ SECRET = "my password is hunter2"
     ],
 )
 def test_an_outage_uses_no_attempt(error: Exception) -> None:
-    assert isinstance(retry_policy.judge(error, attempts=100), Snooze)
+    assert isinstance(retry_policy.judge(error), Snooze)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_outage_uses_no_attempt(error: Exception) -> None:
     ],
 )
 def test_what_a_person_has_to_mend_waits_for_the_person_and_stops_its_kind(error: Exception) -> None:
-    outcome = retry_policy.judge(error, attempts=100)
+    outcome = retry_policy.judge(error)
 
     assert isinstance(outcome, Snooze)
     assert outcome.after == retry_policy.OPERATOR_PAUSE
@@ -42,14 +42,14 @@ def test_what_a_person_has_to_mend_waits_for_the_person_and_stops_its_kind(error
 
 
 def test_a_namespace_without_a_budget_waits_alone() -> None:
-    outcome = retry_policy.judge(errors.BudgetExhausted("acme", "tokens", 1e6), attempts=1)
+    outcome = retry_policy.judge(errors.BudgetExhausted("acme", "tokens", 1e6))
 
     assert isinstance(outcome, Snooze)
     assert outcome.is_own
 
 
 def test_a_rate_limit_is_tried_again_when_the_provider_says() -> None:
-    outcome = retry_policy.judge(errors.RateLimited("openai", timedelta(seconds=17)), attempts=1)
+    outcome = retry_policy.judge(errors.RateLimited("openai", timedelta(seconds=17)))
 
     assert isinstance(outcome, Retry)
     assert outcome.after == timedelta(seconds=17)
@@ -60,7 +60,7 @@ def test_a_rate_limit_is_tried_again_when_the_provider_says() -> None:
     [errors.RateLimited("openai"), errors.ModelUnavailable("openai", "503"), TimeoutError(), KeyError("x")],
 )
 def test_what_may_pass_backs_off(error: Exception) -> None:
-    outcome = retry_policy.judge(error, attempts=1)
+    outcome = retry_policy.judge(error)
 
     assert isinstance(outcome, Retry)
     assert outcome.after is None
@@ -77,19 +77,30 @@ def test_what_may_pass_backs_off(error: Exception) -> None:
     ],
 )
 def test_what_will_never_work_is_dead_at_once(error: Exception) -> None:
-    assert isinstance(retry_policy.judge(error, attempts=1), Dead)
+    assert isinstance(retry_policy.judge(error), Dead)
 
 
 def test_a_model_that_answers_garbage_is_asked_in_two_tries_and_no_more() -> None:
     error = errors.BadModelAnswer("openai", "not JSON")
 
-    assert isinstance(retry_policy.judge(error, attempts=1), Retry)
-    assert isinstance(retry_policy.judge(error, attempts=2), Dead)
+    assert isinstance(retry_policy.judge(error), Retry)
+    assert isinstance(retry_policy.judge(error, before="llm_unavailable"), Retry), "the model has not answered yet"
+    assert isinstance(retry_policy.judge(error, before="llm_bad_answer"), Dead)
+
+
+def test_unusable_answers_of_several_kinds_are_several_groups() -> None:
+    whys = ("not of the schema: answer: json_invalid", "not of the schema: summary: string_too_short")
+    alike = ("vectors of shape (2, 3), wanted (2, 4)", "vectors of shape (58, 64), wanted (58, 1536)")
+
+    prints = [retry_policy.to_failure(errors.BadModelAnswer("openai", why)).fingerprint for why in (*whys, *alike)]
+
+    assert len(set(prints)) == 3
+    assert prints[2] == prints[3]
 
 
 def test_a_lost_lease_is_not_judged() -> None:
     with pytest.raises(errors.Bug):
-        retry_policy.judge(errors.LeaseLost(uuid4()), attempts=1)
+        retry_policy.judge(errors.LeaseLost(uuid4()))
 
 
 @pytest.mark.parametrize("error", [ValueError(SECRET), errors.InvalidMessage("content", SECRET, "no")])

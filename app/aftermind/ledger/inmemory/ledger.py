@@ -14,10 +14,10 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
-from aftermind.ledger.job_timeline import states_by_kind
+from aftermind.ledger.job_timeline import follow_ups_by_kind
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
-from aftermind.types.job import SERIAL_KINDS, is_last_chance, together
+from aftermind.types.job import SERIAL_KINDS, FollowUp, is_last_chance, together
 from aftermind.types.job_admin import JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
 from aftermind.wire.turn_encoding import decode_turn
@@ -412,11 +412,10 @@ class InMemoryLedger:
         found = [each for each in mine if each.owner.namespace == namespace and each.day >= first]
         return sorted(found, key=lambda each: (each.day, each.owner.user_column, each.kind, each.spent.model or ""))
 
-    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
+    async def follow_ups(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, FollowUp]:
         async with self._database.transaction(read_only=True) as tx:
             ids = [job_id, *mem(tx).table("follows").get(job_id, ())]
-            jobs = [jobs_table(tx)[id_].job for id_ in ids if id_ in jobs_table(tx)]
-        return states_by_kind((job.kind, job.state) for job in jobs)
+            return follow_ups_by_kind(jobs_table(tx)[id_].job for id_ in ids if id_ in jobs_table(tx))
 
     def _placed(self, tx: Transaction, kind: JobKind, now: datetime) -> list[Record]:
         """The jobs that wait; those whose time has come get their place: one after the owner's last, not before the
@@ -462,7 +461,7 @@ class InMemoryLedger:
         job = replace(
             record.job,
             state=state,
-            note=note or record.job.note,
+            note=note,
             attempts=record.job.attempts - int(give_back),
             run_at=record.job.run_at if after is None else now + after,
             updated_at=now,

@@ -236,7 +236,7 @@ _CLOSE = text(
             queue_position = NULL, token = NULL, lease_until = NULL, updated_at = clock_timestamp(),
             answer = CASE WHEN :state = 'done' THEN NULL
                      WHEN :state = 'dead' THEN coalesce(CAST(:answer AS jsonb), answer) ELSE answer END,
-            raw = CASE WHEN :state = 'done' THEN NULL ELSE raw END, note = coalesce(:note, note),
+            raw = CASE WHEN :state = 'done' THEN NULL ELSE raw END, note = :note,
             reason_code = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:reason_code, reason_code) END,
             error_class = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error_class, error_class) END,
             error = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error, error) END,

@@ -15,13 +15,14 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.db.error_mapping import is_duplicate
 from aftermind.db.postgres_transaction import PgTransaction, pg
 from aftermind.db.tables import JOB_ATTEMPTS, JOBS, SPENDING
-from aftermind.ledger.job_timeline import states_by_kind
+from aftermind.ledger.job_timeline import follow_ups_by_kind
 from aftermind.ledger.postgres import enqueue as entering
 from aftermind.ledger.postgres import leases as working
 from aftermind.ledger.postgres.leases import ClaimRequest, ready_namespaces
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, Scope
+from aftermind.types.job import FollowUp
 
 PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while there is other work
 CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
@@ -74,9 +75,9 @@ _BACKLOG = text(
 
 _FOLLOWING = text(
     """
-    SELECT kind, state FROM aftermind.jobs WHERE id = :id
+    SELECT kind, state, error, note, reason_code FROM aftermind.jobs WHERE id = :id
     UNION ALL
-    SELECT jobs.kind, jobs.state FROM aftermind.job_followups AS follows
+    SELECT jobs.kind, jobs.state, jobs.error, jobs.note, jobs.reason_code FROM aftermind.job_followups AS follows
     JOIN aftermind.jobs AS jobs ON jobs.id = follows.job_id WHERE follows.followed_job_id = :id
     """
 )
@@ -334,10 +335,9 @@ class PostgresLedger:
         async with self._database.transaction(namespace=namespace, read_only=True) as tx:
             return [to_spending(row) for row in (await pg(tx).execute(wanted)).all()]
 
-    async def episode_states(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, JobState]:
+    async def follow_ups(self, job_id: JobId, *, owner: Scope | None = None) -> dict[JobKind, FollowUp]:
         async with self._looking(owner) as tx:
-            rows = await pg(tx).rows(_FOLLOWING, id=job_id)
-        return states_by_kind((JobKind(row.kind), JobState(row.state)) for row in rows)
+            return follow_ups_by_kind(await pg(tx).rows(_FOLLOWING, id=job_id))
 
     def _looking(self, owner: Scope | None) -> AbstractAsyncContextManager[PgTransaction]:
         namespace = self._namespace if owner is None else owner.namespace

@@ -24,6 +24,13 @@ _AND_NAMES = frozenset(
         *("ernst and young", "procter and gamble", "marks and spencer"),
     }
 )
+_PUBLIC_BODIES = frozenset(
+    {
+        *("academy", "agency", "association", "bank", "bureau", "centre", "center", "church", "clinic", "college"),
+        *("committee", "council", "department", "faculty", "foundation", "fund", "gallery", "hospital", "institute"),
+        *("laboratory", "library", "ministry", "museum", "office", "school", "society", "trust", "university"),
+    }
+)
 _ENDS = "?!\"'“”«»*"
 
 
@@ -134,11 +141,18 @@ def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar, *,
     joint, then = tokens[end], tokens[end + 1]
     whole = " ".join(token.low for token in tokens[start : end + 2])
     repeats = (joint.low, then.low) == ("and", tokens[start].low)  # "Johnson and Johnson"
-    is_joined = whole in _AND_NAMES or (joins and (joint.text == "&" or repeats))
     first = end + 2 if then.low in grammar.connectors else end + 1
-    if not is_joined or not _is_name(tokens, first, grammar):
+    if not _is_name(tokens, first, grammar):
         return end
     last = _name_end(tokens, first, grammar, is_uncased=False)
+    # "the Science and Industry Museum", "the Museum of Science and Industry", "the Department of Trade and Industry"
+    is_body = joint.low == "and" and (
+        (tokens[last - 1].low in _PUBLIC_BODIES and tokens[end - 1].low not in _PUBLIC_BODIES)
+        or (tokens[start].low in _PUBLIC_BODIES and any(token.low == "of" for token in tokens[start:end]))
+    )
+    is_joined = whole in _AND_NAMES or (joins and (joint.text == "&" or repeats or is_body))
+    if not is_joined:
+        return end
     is_clause = last < len(tokens) and tokens[last].text.islower() and tokens[last].low not in _AFTER_NAMES
     return end if is_clause else last
 

@@ -58,12 +58,16 @@ class ProviderEmbedder:
         given = [token_count.cut(text, self._client.max_tokens) or " " for text in texts]  # an empty one is refused
         async with self._client.call(self._model, tokens=sum(map(token_count.upper_bound, given))) as sdk:
             rows = await self._client.vectors(sdk, self._model, given, self._asked, is_query=is_query)
-        return _unit_vectors(rows, (len(texts), self.dimension), self._client.provider)
+        vectors = np.array(rows, dtype=np.float32)
+        if self._asked is None and vectors.ndim == 2 and vectors.shape[1] != self.dimension:
+            name = f"{self._client.kind}:{self._model}:{vectors.shape[1]}"
+            why = f"vectors of {vectors.shape[1]:,} dimensions, not of {self.dimension:,}. Name it {name}"
+            raise errors.BadModelAnswer(self._client.provider, why)
+        return _unit_vectors(vectors, (len(texts), self.dimension), self._client.provider)
 
 
-def _unit_vectors(rows: Sequence[Sequence[float]], shape: tuple[int, int], provider: str) -> Vectors:
+def _unit_vectors(vectors: Vectors, shape: tuple[int, int], provider: str) -> Vectors:
     """A provider's vectors, each of length 1. Raises `BadModelAnswer` for another shape, and for infinite ones."""
-    vectors = np.array(rows, dtype=np.float32)
     if vectors.shape != shape:
         raise errors.BadModelAnswer(provider, f"vectors of shape {vectors.shape}, wanted {shape}")
     if not np.isfinite(vectors).all():

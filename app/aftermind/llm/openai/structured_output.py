@@ -35,7 +35,7 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
     started = time.monotonic()
     messages = [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
     first = await _complete(client, model, messages, schema)
-    answer = _read(client, first, schema)
+    answer = _read(client, model, first, schema)
     if not isinstance(answer, errors.AftermindError):
         return answer, usage(model, *first.spent, started)
     messages += [{"role": "assistant", "content": (first.text or "(refused)")[:20_000]}]
@@ -45,7 +45,7 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
     except errors.AftermindError as exc:
         exc.usage = usage(model, *first.spent, started)
         raise
-    answer = _read(client, second, schema)
+    answer = _read(client, model, second, schema)
     both = (first.spent[0] + second.spent[0], first.spent[1] + second.spent[1])
     paid = usage(model, *both, started, calls=2)
     if isinstance(answer, errors.AftermindError):
@@ -67,21 +67,27 @@ async def _complete(
             model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
         )
     if not answer.choices:
-        raise errors.BadModelAnswer(client.provider, "no choices")
+        raise _of_model(errors.BadModelAnswer(client.provider, "no choices"), model)
     choice = answer.choices[0]
     refused = bool(getattr(choice.message, "refusal", None)) or choice.finish_reason == "content_filter"
     spent = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
     return _Completion(text=choice.message.content or "", refused=refused, spent=spent)
 
 
-def _read(client: Client, said: _Completion, schema: type[A]) -> A | errors.AftermindError:
+def _of_model(error: errors.AftermindError, model: str) -> errors.AftermindError:
+    error.model = model
+    return error
+
+
+def _read(client: Client, model: str, said: _Completion, schema: type[A]) -> A | errors.AftermindError:
     """The answer, or what is wrong with it."""
     if said.refused:
-        return errors.ModelRefused(client.provider, "refusal")
+        return _of_model(errors.ModelRefused(client.provider, "refusal"), model)
     try:
         return schema.model_validate_json(said.text)
     except ValidationError as exc:
-        return errors.BadModelAnswer(client.provider, f"not of the schema: {_fault(exc)}", answer=said.text)
+        fault = f"not of the schema: {_fault(exc)}"
+        return _of_model(errors.BadModelAnswer(client.provider, fault, answer=said.text), model)
 
 
 def _fault(exc: ValidationError) -> str:

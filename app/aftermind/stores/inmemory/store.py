@@ -7,7 +7,6 @@ from datetime import datetime
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryTransaction, mem
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.ranking import parse_models
 from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.stores.inmemory.blocks_summaries_profiles import PROFILE, InMemoryDocuments
@@ -38,6 +37,7 @@ from aftermind.types import (
     StoredEmbedders,
     Watermark,
 )
+from aftermind.types.assertion import BY_USER
 from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, feedback_name, internal_path
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
@@ -114,7 +114,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
     ) -> Briefing:
         at, load = wanted.at, wanted.load
         facts = await self.facts(tx, owner, as_of=at, known_at=at, limit=1_000_000) if "facts" in load else []
-        former = await self._former_facts(tx, owner, at) if facts else []
+        former = await self._former_facts(tx, owner, at) if "facts" in load else []
         blocks = await self.blocks(tx, owner) if "blocks" in load else []
         summaries = await self.summaries(tx, owner, limit=MAX_SUMMARIES) if "summary" in load else []
         told = [each for each in summaries if at is None or each.updated_at <= at]

@@ -124,7 +124,7 @@ def _learned(episode: Episode, mined: MiningOutcome | None, jobs: Sequence[Job])
     last = (JobState.DEAD, JobState.DISCARDED)
     mine.sort(key=lambda job: (last.index(job.state) + 1 if job.state in last else 0, -job.created_at.timestamp()))
     doing = mine[0] if mine and mined is None else None
-    waits = "no job waits" if doing is None else doing.error or doing.reason_code or str(doing.state)
+    waits = "no job waits" if doing is None else doing.error or doing.note or doing.reason_code or str(doing.state)
     if doing is not None and doing.state is JobState.DISCARDED:
         waits = "its job was discarded"
     return ExtractionResult(

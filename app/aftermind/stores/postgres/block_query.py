@@ -93,13 +93,14 @@ def parts(facts: str, *, only: str = "true") -> str:
             SELECT name, content, description, version, updated_at FROM aftermind.blocks
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
         CASE WHEN CAST(:summary AS boolean) AND {only} THEN (SELECT row_to_json(summary)::text FROM (
-            SELECT session_id, text, covers_to, turns, updated_at, summariser, version FROM aftermind.summaries
+            SELECT session_id, text, covers_to, turns, updated_at, summariser, version, last_message_at
+            FROM aftermind.summaries
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
             ORDER BY session_id = CAST(:asking AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
         CASE WHEN CAST(:profile AS boolean) AND {only} THEN (SELECT json_build_object(
             'version', version, 'updated_at', updated_at, 'traits', (
                 SELECT json_object_agg(name, json_build_object(
-                    'value', value, 'evidence', evidence, 'updated_at', updated_at))
+                    'value', value, 'evidence', evidence, 'updated_at', updated_at, 'last_message_at', last_message_at))
                 FROM aftermind.profile_traits WHERE {_OWNED}))::text
             FROM aftermind.profiles
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) END AS profile"""
@@ -258,6 +259,7 @@ def _summary(scopes: _Scopes, row: Json) -> Summary:
         updated_at=datetime.fromisoformat(row["updated_at"]),
         summariser=row["summariser"],
         version=row["version"],
+        last_message_at=_time(row["last_message_at"]),
     )
 
 
@@ -267,6 +269,7 @@ def _profile(owner: Scope, row: Json) -> Profile:
             value=trait["value"],
             evidence=tuple(EpisodeId(UUID(each)) for each in trait["evidence"]),
             updated_at=_time(trait["updated_at"]),
+            last_message_at=_time(trait["last_message_at"]),
         )
         for name, trait in (row["traits"] or {}).items()
     }

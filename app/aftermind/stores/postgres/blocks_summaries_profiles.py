@@ -38,11 +38,12 @@ _EDIT_BLOCK = text(
 _PUT_SUMMARY = text(
     """
     INSERT INTO aftermind.summaries AS there (namespace, user_id, session_id, text, covers_to, turns, updated_at,
-                                              summariser, version)
-    VALUES (:namespace, :user, :session, :text, :covers_to, :turns, :at, :summariser, 1)
+                                              summariser, version, last_message_at)
+    VALUES (:namespace, :user, :session, :text, :covers_to, :turns, :at, :summariser, 1, :last_message_at)
     ON CONFLICT (namespace, user_id, session_id) DO UPDATE
     SET text = excluded.text, covers_to = excluded.covers_to, turns = excluded.turns,
-        updated_at = excluded.updated_at, summariser = excluded.summariser, version = there.version + 1
+        updated_at = excluded.updated_at, summariser = excluded.summariser, version = there.version + 1,
+        last_message_at = excluded.last_message_at
     WHERE excluded.covers_to >= there.covers_to OR there.version = CAST(:over AS int)
     RETURNING version
     """
@@ -63,10 +64,11 @@ _TOUCH_PROFILE = text(
 )
 _SET_TRAIT = text(
     """
-    INSERT INTO aftermind.profile_traits (namespace, user_id, name, value, evidence, updated_at)
-    VALUES (:namespace, :user, :name, CAST(:value AS jsonb), CAST(:evidence AS uuid[]), :at)
+    INSERT INTO aftermind.profile_traits (namespace, user_id, name, value, evidence, updated_at, last_message_at)
+    VALUES (:namespace, :user, :name, CAST(:value AS jsonb), CAST(:evidence AS uuid[]), :at, :last_message_at)
     ON CONFLICT (namespace, user_id, name) DO UPDATE
-    SET value = excluded.value, evidence = excluded.evidence, updated_at = excluded.updated_at
+    SET value = excluded.value, evidence = excluded.evidence, updated_at = excluded.updated_at,
+        last_message_at = excluded.last_message_at
     """
 )
 
@@ -136,6 +138,7 @@ async def put_summary(tx: Transaction, given: Summary, *, over: int | None) -> b
         turns=given.turns,
         at=given.updated_at,
         summariser=given.summariser,
+        last_message_at=given.last_message_at,
         over=over,
     )
     return bool(rows)
@@ -151,7 +154,10 @@ async def profile(tx: Transaction, owner: Scope) -> Profile | None:
     rows = (await pg(tx).execute(select(PROFILE_TRAITS).where(*rule).order_by(PROFILE_TRAITS.c.name))).all()
     traits = {
         row.name: Trait(
-            value=row.value, evidence=tuple(EpisodeId(id_) for id_ in row.evidence), updated_at=row.updated_at
+            value=row.value,
+            evidence=tuple(EpisodeId(id_) for id_ in row.evidence),
+            updated_at=row.updated_at,
+            last_message_at=row.last_message_at,
         )
         for row in rows
     }
@@ -165,7 +171,13 @@ async def merge_profile(
     given = {"namespace": owner.namespace, "user": owner.user_column, "at": at}
     await pg(tx).execute(_TOUCH_PROFILE, given)
     rows = [
-        {**given, "name": name, "value": orjson.dumps(trait.value).decode(), "evidence": list(trait.evidence)}
+        {
+            **given,
+            "name": name,
+            "value": orjson.dumps(trait.value).decode(),
+            "evidence": list(trait.evidence),
+            "last_message_at": trait.last_message_at,
+        }
         for name, trait in sorted(traits.items())
         if trait is not None
     ]

@@ -269,7 +269,7 @@ async def _document_rows(
                 {
                     **{
                         name: getattr(each, name)
-                        for name in ("covers_to", "turns", "updated_at", "summariser", "version")
+                        for name in ("covers_to", "turns", "updated_at", "summariser", "version", "last_message_at")
                     },
                     "session_id": each.scope.session_id or "",
                     "text": column.sealed(
@@ -288,6 +288,7 @@ async def _document_rows(
                     "value": each.value,
                     "evidence": list(each.evidence),
                     "updated_at": each.updated_at or began,
+                    "last_message_at": each.last_message_at,
                 }
                 for name, each in traits.items()
             ],

@@ -84,4 +84,5 @@ def to_summary(owner: Scope, row: Row[Any]) -> Summary:  # Any: a row of `summar
         updated_at=row.updated_at,
         summariser=row.summariser,
         version=row.version,
+        last_message_at=row.last_message_at,
     )

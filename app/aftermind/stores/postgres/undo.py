@@ -6,9 +6,9 @@ from sqlalchemy import text
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
-from aftermind.facts.reextraction_diff import BY_USER
 from aftermind.stores.protocol import BatchNeighbours, ExtractionOutcome
 from aftermind.types import EpisodeId, Scope
+from aftermind.types.assertion import BY_USER
 from aftermind.types.message import UNDONE
 
 _OWNED = "namespace = :namespace AND user_id = :user"

@@ -355,6 +355,7 @@ CREATE TABLE aftermind.summaries (
     updated_at timestamptz NOT NULL,
     summariser text NOT NULL,
     version integer NOT NULL,
+    last_message_at timestamptz,
     PRIMARY KEY (namespace, user_id, session_id)
 );
 
@@ -373,6 +374,7 @@ CREATE TABLE aftermind.profile_traits (
     value jsonb NOT NULL,
     evidence uuid[] NOT NULL DEFAULT '{}',
     updated_at timestamptz NOT NULL,
+    last_message_at timestamptz,
     PRIMARY KEY (namespace, user_id, name),
     FOREIGN KEY (namespace, user_id) REFERENCES aftermind.profiles ON DELETE CASCADE
 );
