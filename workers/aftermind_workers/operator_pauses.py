@@ -38,7 +38,7 @@ class JobPauses:
         return [each.namespace for each in await self._of(kind) or () if each.namespace is not None]
 
     async def _of(self, kind: JobKind) -> list[JobPause] | None:
-        # Loops of several kinds begin at once: none may claim before the first has read.
+        # Loops of several kinds begin together: none may claim before the first has read.
         async with self._reading:
             if time.monotonic() - self._read_at >= READ_SECONDS:
                 await self._read()

@@ -18,7 +18,7 @@ from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, err, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
-from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus, ReembeddingSteps
+from aftermind.types.reembedding import RecallDifference, ReembeddingPlan, ReembeddingStatus
 
 T = TypeVar("T")
 POLL_SECONDS = 0.2
@@ -62,9 +62,12 @@ def start(
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
     out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
     if not dry_run and address_resolution.resolve(Settings()).is_in_process:
-        steps = _embed_here(to, dimension=dimension, rate=rate)
-        failed = f", except those of {steps.dead:,} users: {steps.why}" if steps.dead else ""
-        out.print(escape(f"They are embedded{failed}."))
+        found = _embed_here(to, dimension=dimension, rate=rate)
+        lacking = found.counts.episodes - found.counts.standby
+        if found.steps.dead and lacking:
+            terminal.complain(f"{terminal.count_of(lacking, 'episode')} not embedded: {found.steps.why}")
+            raise terminal.ExitWithResult(1, plan)
+        out.print("They are embedded.")
     elif not dry_run:
         _run(lambda work: work.start(to, dimension=dimension, rate=rate))
         out.print("Workers embed them now. `aftermind reembed status` shows the progress.")
@@ -172,16 +175,16 @@ def _run(work: Callable[[Reembeddings], Awaitable[T]]) -> T:
     return terminal.with_memory(in_process) if where.is_in_process else terminal.run(in_database())
 
 
-def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> ReembeddingSteps:
+def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> ReembeddingStatus:
     """Start it and run its jobs; what a stopped command leaves is continued when the store is opened again."""
 
-    async def work(memory: Memory) -> ReembeddingSteps:
-        steps = (await memory.reembedding.start(to, dimension=dimension, rate=rate)).steps
-        while steps.waiting or steps.running:
-            shown.update(f"Embedding … {escape(steps.why or '')}")
+    async def work(memory: Memory) -> ReembeddingStatus:
+        found = await memory.reembedding.start(to, dimension=dimension, rate=rate)
+        while found.steps.waiting or found.steps.running:
+            shown.update(f"Embedding … {escape(found.steps.why or '')}")
             await asyncio.sleep(POLL_SECONDS)
-            steps = (await memory.reembedding.status()).steps
-        return steps
+            found = await memory.reembedding.status()
+        return found
 
     with err.status("Embedding …") as shown:
         return terminal.with_memory(work)

@@ -173,7 +173,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUp:
-    """State of a job that follows a store job; `reason` is why it waits or has ended, if it is known."""
+    """State of a job that follows a store job; `reason` is why it waits or has ended, None if nothing is stored."""
 
     state: JobState
     reason: str | None = None

@@ -7,12 +7,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
 from aftermind.cli import make_app_for
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.llm.protocols import embedder_identity
+from tests.support.scripted_openai import scripted_openai
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 FORMER, TARGET = embedder_identity(HashEmbedder()), embedder_identity(HashEmbedder(dimension=128))
@@ -186,6 +188,46 @@ def test_the_commands_do_the_work_themselves(tmp_path: Path, monkeypatch: pytest
     assert "hash:384" in run("reembed", "rollback")
     assert "hash:128" in run("reembed", "drop", "--yes")
     assert "No re-embedding exists" in run("reembed", "status")
+
+
+def test_a_model_of_another_dimension_is_named_by_its_error_and_that_name_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, model = f"sqlite:{tmp_path}/bot.db", "openai:text-embedding-3-large"
+    named = f"{model}:1536"  # the server answers 1,536 numbers, not 3,072
+
+    async def prepare() -> None:
+        async with memory_at(url, tmp_path) as memory:
+            await fill(memory, 2)
+
+    async def recall() -> str | None:
+        async with Memory(url, settings=Settings(state_dir=tmp_path / "other", embedder=named)) as memory:
+            return (await memory.recall("Which note is about bees?", user_id=USERS[0])).degraded
+
+    asyncio.run(prepare())
+    with scripted_openai() as server:
+        for name, value in {
+            "AFTERMIND_DATABASE_URL": url,
+            "AFTERMIND_STATE_DIR": str(tmp_path / "state"),
+            "AFTERMIND_EMBEDDER": "hash",
+            "AFTERMIND_BACKOFF_BASE_SECONDS": "0.01",
+            "OPENAI_API_KEY": "k",
+            "OPENAI_BASE_URL": server.url,
+        }.items():
+            monkeypatch.setenv(name, value)
+
+        def run(*arguments: str) -> Result:
+            return CliRunner().invoke(make_app_for(arguments[:1]), ["reembed", *arguments[1:]], catch_exceptions=False)
+
+        failed = run("reembed", "start", "--to", model)
+        run("reembed", "drop", "--yes")
+        done = [run("reembed", *step) for step in (("start", "--to", named), ("cutover",), ("drop", "--yes"))]
+        degraded = asyncio.run(recall())
+
+    assert failed.exit_code == 1
+    assert f"Name it {named}" in " ".join(failed.output.split())
+    assert [each.exit_code for each in done] == [0, 0, 0], [each.output for each in done]
+    assert degraded is None
 
 
 def vector_rows(path: Path) -> list[tuple[str, str]]:
