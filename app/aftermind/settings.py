@@ -130,6 +130,9 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
     return errors.InvalidSettings(variables[name], value, f"{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}")
 
 
+MAX_DIMENSION = 4_000  # of a vector
+
+
 class Settings(BaseSettings):
     """All settings, from the environment (`AFTERMIND_*`), a `.env` file or keyword arguments. Frozen.
 
@@ -453,7 +456,7 @@ class Settings(BaseSettings):
     embedding_dimension: int | None = Field(
         None,
         gt=0,
-        le=4000,
+        le=MAX_DIMENSION,
         description="Vector length. None: the embedder's own; of an unknown model of an OpenAI-compatible server 1,536.",
     )
     openai_api_key: SecretStr | None = Field(

@@ -118,6 +118,7 @@ class Facts(_Face):
     add = _blocking(AsyncFacts.add)
     retract = _blocking(AsyncFacts.retract)
     correct = _blocking(AsyncFacts.correct)
+    restore = _blocking(AsyncFacts.restore)
     why = _blocking(AsyncFacts.why)
     graph = _blocking(AsyncFacts.graph)
     merge_entities = _blocking(AsyncFacts.merge_entities)

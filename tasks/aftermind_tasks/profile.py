@@ -129,8 +129,12 @@ def _traits(
     found: dict[str, Trait | None] = {}
     for name, value in values.items():
         fresh = answer["evidence"].get(name, ())
-        last = max((times[each] for each in fresh if each in times), default=None)
-        evidence = _evidence(fresh, value, before.traits.get(name))
+        earlier = before.traits.get(name)
+        evidence = _evidence(fresh, value, earlier)
+        seen = [times[each] for each in fresh if each in times]
+        if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):
+            seen.append(earlier.last_message_at)
+        last = max(seen, default=None)
         found[name] = Trait(value=value, evidence=evidence, last_message_at=last) if value not in ([], {}, "") else None
     return found
 

@@ -147,6 +147,9 @@ def _place(error: Exception) -> str:
 
 def _fingerprint(code: str, error: Exception) -> str:
     # The place, not the text: 5,000 failures alike differ in their ids and are one line. All unusable answers have one
-    # place: what is wrong with them, without numbers, has no content.
-    said = re.sub(r"\d+", "#", error.why) if isinstance(error, errors.BadModelAnswer) else ""
-    return hashlib.sha256(f"{code}|{type(error).__name__}|{_place(error)}|{said}".encode()).hexdigest()[:16]
+    # place, so their kinds of faults count, however often each occurs.
+    faults = (
+        set(re.split("[:;] ", re.sub(r"\d+", "#", error.why))) if isinstance(error, errors.BadModelAnswer) else set()
+    )
+    parts = (code, type(error).__name__, _place(error), *sorted(faults))
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

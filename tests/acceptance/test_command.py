@@ -156,7 +156,7 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
             printed = Shell(folder=shell.folder, env={**other.env, **on_ports}).must("up")
 
         assert f"http://127.0.0.1:{on_ports['AFTERMIND_WEB_PORT']}\n" in printed
-        assert f"(port {on_ports['AFTERMIND_FLOWER_PORT']} was in use; set AFTERMIND_FLOWER_PORT)" in printed
+        assert f"(port {on_ports['AFTERMIND_FLOWER_PORT']} is in use; set AFTERMIND_FLOWER_PORT)" in printed
     finally:
         other.run("reembed", "drop", "--yes")
         shell.run("up")

@@ -1,7 +1,9 @@
 """An agent with memory around it. The model is scripted; everything else is as users have it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,45 @@ class BreakingModel(ScriptedChatModel):
             yield piece
 
 
+async def test_a_stream_that_is_closed_early_ends_the_request_of_the_model(user: str) -> None:
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Words without end, until the client leaves."""
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        word = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        word["choices"] = [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(b"data: " + json.dumps(word).encode() + b"\n\n")
+                await writer.drain()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(65_536), timeout=0.05)
+        ended.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        asked = Settings(embedder="hash", extractor="rules", openai_api_key="k", openai_base_url=url)
+        async with Memory("inmemory", settings=asked) as memory:
+            stream = Agent(model="any", memory=memory).arun_stream("Hi", user_id=user, session_id="s1")
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    break
+            await stream.aclose()
+
+            await asyncio.wait_for(ended.wait(), timeout=10)
+            said = await memory.history(user_id=user)
+    assert [(each.content, each.metadata.get("interrupted")) for each in said] == [("Hi", None), ("word ", True)]
+
+
+async def test_a_misspelt_kind_to_save_is_refused_before_anything_runs() -> None:
+    for wrong in ({"histroy"}, "history"):
+        with pytest.raises(errors.InvalidSettings, match="save"):
+            Agent(model=ScriptedChatModel("Hi."), memory="inmemory", save=wrong)  # type: ignore[arg-type]
+
+
 async def test_a_retry_of_a_stream_whose_model_failed_adds_the_whole_answer(memory: Memory, user: str) -> None:
     async def run(model: ScriptedChatModel) -> None:
         agent = Agent(model=model, memory=memory)
@@ -318,6 +359,17 @@ async def test_the_key_of_a_prompt_does_not_ask_for_the_metadata_of_a_retry(memo
     await result.receipt.stored(timeout=30)
     stored = [(each.content, each.metadata.get("attempt")) for each in await memory.history(**owner)]
     assert stored == [("I live in Bergen.", 1), ("Noted.", 2)]
+
+
+async def test_a_prompt_with_another_attachment_is_another_prompt(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel("A cat.", "A dog."), memory=memory, strict=True)
+
+    def prompt(name: str) -> list[Message]:
+        return [Message.user("What is this?", metadata={"attachments": [{"name": name}]})]
+
+    await agent.arun(messages=prompt("cat.png"), user_id=user, idempotency_key="k")
+    with pytest.raises(errors.IdempotencyConflict):
+        await agent.arun(messages=prompt("dog.png"), user_id=user, idempotency_key="k")
 
 
 async def test_tool_calls_and_their_results_are_fed_to_the_next_run_if_wanted(user: str) -> None:

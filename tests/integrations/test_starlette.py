@@ -24,7 +24,9 @@ from tests.support.waiting import wait_until
 async def test_a_user_gets_each_event_and_after_a_reconnection_the_missed_ones() -> None:
     async with Memory("inmemory") as memory:
         first = _pieces(memory, "ann", {})
-        assert await anext(first) == b": connected\n\n"
+        opening = await anext(first)
+        assert opening.startswith(b"id: ")
+        assert opening.endswith(b"\n: connected\n\n")
         await (await memory.remember("I like tea.", user_id="ben")).stored(timeout=30)
         await (await memory.remember("I like jazz.", user_id="ann")).stored(timeout=30)
         seen = [await _event(first) for _ in range(2)]
@@ -38,6 +40,20 @@ async def test_a_user_gets_each_event_and_after_a_reconnection_the_missed_ones()
     assert {json.loads(each["data"])["user_id"] for each in seen} == {"ann"}
     assert "jazz" not in json.dumps(seen)
     assert repeated == seen[1]
+
+
+async def test_a_browser_that_got_no_event_yet_gets_those_that_it_missed_too() -> None:
+    async with Memory("inmemory") as memory:
+        first = _pieces(memory, "ann", {})
+        position = (await anext(first)).decode().partition("\n")[0].removeprefix("id: ")
+        await first.aclose()  # type: ignore[attr-defined]  # a generator
+        await (await memory.remember("I like jazz.", user_id="ann")).stored(timeout=30)
+
+        again = _pieces(memory, "ann", {"last-event-id": position})
+        missed = await _event(again)
+        await again.aclose()  # type: ignore[attr-defined]  # a generator
+
+    assert missed["event"] == "MemoryUpdateStarted"
 
 
 async def test_a_stream_that_the_browser_leaves_listens_no_longer() -> None:
@@ -69,7 +85,7 @@ async def test_a_browser_that_leaves_leaves_no_error_in_the_log(caplog: pytest.L
             for said in (None, "I like jazz."):  # before an event, and after one
                 async with client.stream("GET", "/events") as stream:
                     pieces = stream.aiter_text()
-                    assert await anext(pieces) == ": connected\n\n"
+                    assert (await anext(pieces)).endswith(": connected\n\n")
                     if said is not None:
                         await memory.remember(said, user_id="ann")
                         assert "event: " in await anext(pieces)
@@ -117,6 +133,6 @@ def _pieces(memory: Memory, user: str, headers: Mapping[str, str]) -> AsyncItera
 
 async def _event(pieces: AsyncIterator[bytes]) -> dict[str, str]:
     """The next event, without comments."""
-    while (piece := (await anext(pieces)).decode()).startswith(":"):
+    while "\nevent: " not in f"\n{(piece := (await anext(pieces)).decode())}":
         pass
     return dict(line.split(": ", 1) for line in piece.strip().split("\n"))

@@ -38,10 +38,11 @@ class JobPauses:
         return [each.namespace for each in await self._of(kind) or () if each.namespace is not None]
 
     async def _of(self, kind: JobKind) -> list[JobPause] | None:
-        # Loops of several kinds begin together: none may claim before the first has read.
-        async with self._reading:
-            if time.monotonic() - self._read_at >= READ_SECONDS:
-                await self._read()
+        # Loops of several kinds begin together: none may claim before the first has read. Later the others do not wait.
+        if self._pauses is None or not self._reading.locked():
+            async with self._reading:
+                if time.monotonic() - self._read_at >= READ_SECONDS:
+                    await self._read()
         return None if self._pauses is None else [each for each in self._pauses if each.kind in (None, kind)]
 
     async def _read(self) -> None:

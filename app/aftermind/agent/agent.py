@@ -1,7 +1,7 @@
 """`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -105,7 +105,7 @@ class Agent:
         self.memory, self._feeds_tool_results = memory, feed_tool_call_results
         self._remembering: Remembering | None = None
         if memory is not None:
-            kept = frozenset(save) if save is not None else None
+            kept = None if save is None else turn_builder.kinds("save", save, turn_builder.KINDS)
             loaded = turn_builder.loaded(load, save)
             self._remembering = Remembering(
                 memory=memory,
@@ -235,11 +235,12 @@ class Agent:
         run.told = self._prompt_messages(run.block, spoken, run)
         answer = ""
         try:
-            async for piece in self._converse(model, run):
-                if isinstance(piece, str):
-                    answer = piece
-                else:
-                    yield piece
+            async with aclosing(self._converse(model, run)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        answer = piece
+                    else:
+                        yield piece
         except Exception:  # the model failed: the user's message is remembered anyway
             await self._remember_unanswered(run)
             raise
@@ -340,7 +341,7 @@ class Agent:
         last = [{"role": "user", "content": run.query}] if run.conversation is None else []
         return [{"role": "system", "content": system}, *told, *last]
 
-    async def _converse(self, model: ChatModel, run: _Run) -> AsyncIterator[AgentEvent | str]:
+    async def _converse(self, model: ChatModel, run: _Run) -> AsyncGenerator[AgentEvent | str, None]:
         """Ask until the model wants no more tools; yields events, and the whole answer, as str, at the end."""
         specs = [tool.spec() for tool in self._tools.values()]
         for step in range(self.max_steps + 1):
@@ -348,19 +349,25 @@ class Agent:
             if is_last:
                 run.told.append({"role": "system", "content": NO_TOOLS_LEFT})
             reply: ChatReply | None = None
-            async for piece in model.stream(run.told, () if is_last else specs):
-                if isinstance(piece, str):
-                    yield TextDelta(text=piece)
-                else:
-                    reply = piece
+            pieces = model.stream(run.told, () if is_last else specs)
+            try:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        yield TextDelta(text=piece)
+                    else:
+                        reply = piece
+            finally:
+                if isinstance(pieces, AsyncGenerator):  # a caller that stops in the middle ends the model's request
+                    await pieces.aclose()
             if reply is None:
                 raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
             run.usage.append(reply.usage)
             if not reply.tool_calls or is_last:
                 yield reply.content
                 return
-            async for event in self._use_tools(reply, run):
-                yield event
+            async with aclosing(self._use_tools(reply, run)) as events:
+                async for event in events:
+                    yield event
 
     async def _use_tools(self, reply: ChatReply, run: _Run) -> AsyncGenerator[AgentEvent, None]:
         calls = [

@@ -138,13 +138,14 @@ def _resolve(
             raise errors.InvalidSettings("broker", None, why)
         broker = redis = known.redis
     broker, redis = _queue(broker, redis)
-    named = _replicas(settings, replicas)
+    named = named_replicas(settings, replicas)
     relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
     owner = _secret(settings.migrator_url) if url is None else None
     return Addresses(store=store, replicas=named, relay=relay, owner=owner, redis=redis, broker=broker)
 
 
-def _replicas(settings: Settings, given: Sequence[str]) -> tuple[str, ...]:
+def named_replicas(settings: Settings, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """Replicas that are given, else those of the settings. Raises `InvalidSettings`."""
     named = tuple(given) or tuple(each.get_secret_value() for each in settings.replica_urls)
     for each in named:
         if _scheme("replicas", each) not in POSTGRES:
@@ -208,7 +209,7 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None, repl
     found = _read_endpoints(settings.state_dir)
     if found is None:
         raise errors.NoStoreNamed(settings.state_dir)
-    found = replace(found, replicas=_replicas(settings, replicas) or found.replicas)
+    found = replace(found, replicas=named_replicas(settings, replicas) or found.replicas)
     if broker is None and redis is None:
         return found
     broker, redis = _queue(broker, redis or found.redis)

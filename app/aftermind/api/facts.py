@@ -188,6 +188,32 @@ class Facts:
         )
         return await self._parts.effects.commit(owner, lambda tx: self._correct(tx, owner, fact_id, object))
 
+    async def restore(
+        self, assertions: Sequence[Assertion], *, user_id: str | None = None, namespace: str | None = None
+    ) -> int:
+        """Make assertions of calls again as an export has them, with their own times; how many were not stored yet.
+
+        Facts are then as if the calls had been made here, whichever messages are extracted before or after.
+        """
+        owner = self._parts.scope(namespace=namespace, user_id=user_id)
+        for claim in assertions:
+            for field in ("subject", "predicate", "object"):
+                _text(field, getattr(claim, field))
+            _zoned(said_at=claim.said_at, valid_from=claim.valid_from, valid_to=claim.valid_to)
+        return await self._parts.effects.commit(owner, lambda tx: self._restore(tx, owner, assertions))
+
+    async def _restore(self, tx: Transaction, owner: Scope, given: Sequence[Assertion]) -> int:
+        await self._parts.store.tombstones(tx, [owner])  # holds a forget of this user off until the end
+        await self._parts.store.hold_beliefs(tx, owner)
+        aliases, merged = await self._aliases(tx, owner, ""), 0
+        for claim in given:
+            if _is_alias(claim) and entities.entity_name(claim.subject, aliases) == claim.subject:
+                await self._merge(tx, owner, claim.object, [claim.subject])
+                aliases, merged = await self._aliases(tx, owner, ""), merged + 1
+        claims = [entities.rename(claim, aliases) for claim in given if not _is_alias(claim)]
+        changes = await self._resolve(tx, owner, claims, now=await self._parts.store.now(tx))
+        return merged + sum(one.extractor == BY_USER for one in changes.said)
+
     async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> Fact | None:
         found = await self._believed(tx, owner, fact_id)
         if found is None:
@@ -336,15 +362,21 @@ class Facts:
         await store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await store.hold_beliefs(tx, owner)
         now = await store.now(tx)
-        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
-        believed = [row for row in rows if row.superseded_at is None]
-        aliases = entities.aliases_of(believed)
+        aliases = await self._aliases(tx, owner, "")
         claims = [entities.rename(replace(claim, said_at=now), aliases) for claim in given]
-        said = await store.recorded_assertions(tx, owner, [claim.subject for claim in claims])
         # An assertion by a call is the latest, also after messages dated in the future.
+        said = await store.recorded_assertions(tx, owner, [claim.subject for claim in claims])
         latest = max((one.claim.said_at for one in said), default=now)
         if latest > now:
             claims = [replace(claim, said_at=latest, valid_from=claim.starts_at) for claim in claims]
+        return await self._resolve(tx, owner, claims, now=now), claims[-1]
+
+    async def _resolve(self, tx: Transaction, owner: Scope, claims: Sequence[Assertion], *, now: datetime) -> Changes:
+        """Resolve dated assertions of calls, and amend the profile. After `hold_beliefs`."""
+        store = self._parts.store
+        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)  # a subject may be spelt otherwise
+        believed = [row for row in rows if row.superseded_at is None]
+        said = await store.recorded_assertions(tx, owner, [claim.subject for claim in claims])
         changes = decide(
             claims,
             believed,
@@ -360,17 +392,23 @@ class Facts:
             after = [replace(row, superseded_at=now) if row.id in changes.superseded else row for row in rows]
             if traits := amended_traits(profile, changes.superseded, [*after, *changes.added], now=now):
                 await store.merge_profile(tx, owner, traits, at=now)
-        return changes, claims[-1]
+        return changes
 
 
 def _retraction(fact: Fact) -> Assertion:
+    """With the fact's messages as sources: their text may be in it, so a forget of them deletes it."""
     return Assertion(
         subject=fact.subject,
         predicate=fact.predicate,
         object=fact.object,
         said_at=UNDATED,
         operation=Operation.RETRACT,
+        sources=fact.sources,
     )
+
+
+def _is_alias(claim: Assertion) -> bool:
+    return claim.predicate == entities.SAME_AS and claim.operation is Operation.ASSERT
 
 
 def _same_as(alias: str, entity: str) -> Assertion:

@@ -244,6 +244,8 @@ class Reembeddings:
             raise errors.InvalidSettings("embedder", to, why)
         changed = {"embedder": to, "embedding_dimension": dimension}
         changed = {name: value for name, value in changed.items() if value is not None}
+        if to is not None and to.rpartition(":")[2].isdecimal():  # its name has the dimension
+            changed["embedding_dimension"] = dimension
         found = None if changed else self._embedder
         found = found or factory.embedder(self._settings.model_copy(update=changed))
         if found is None:

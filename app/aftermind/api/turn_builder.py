@@ -10,7 +10,7 @@ from aftermind.recall import query
 from aftermind.settings import Settings
 from aftermind.types import Message, Scope, Turn
 from aftermind.types.feedback import Feedback
-from aftermind.types.message import ALL_KINDS, MEMBER, content_hash, keyed_ids, new_ids
+from aftermind.types.message import ALL_KINDS, MEMBER, content_hash, content_metadata, keyed_ids, new_ids
 from aftermind.types.validation import Given, Limits, normalise, split
 
 KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
@@ -58,9 +58,7 @@ def split_turn(
     messages = [message for turn in turns for message in turn]
     prompts = idempotency_key.prompts
     parts = split_turn(messages[:prompts], settings, idempotency_key=str(idempotency_key))
-    prompt: list[tuple[tuple[Message, ...], str | None]] = [
-        (part, None if key is None else PromptKey(key, prompts)) for part, key in parts
-    ]
+    prompt: list[tuple[tuple[Message, ...], str | None]] = [(part, PromptKey(str(key), prompts)) for part, key in parts]
     answer = messages[prompts:]
     if not answer:
         return prompt
@@ -88,7 +86,7 @@ def make_turn(
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
     is_prompt = isinstance(idempotency_key, PromptKey)
-    compared = [replace(each, metadata={}) for each in messages] if is_prompt else messages
+    compared = [replace(each, metadata=content_metadata(each)) for each in messages] if is_prompt else messages
     if idempotency_key is None:
         job_id, episode_ids = new_ids(len(messages))
     else:

@@ -2,7 +2,7 @@
 
 import contextlib
 import getpass
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -164,7 +164,7 @@ def list_(
     )
     found = terminal.with_memory(lambda memory: memory.dead_letters.list(asked, limit=limit))
     if found:
-        spaces = names_namespaces(namespace or asked.namespace, (job.scope.namespace for job in found))
+        spaces = names_namespaces(asked.namespace, (job.scope.namespace for job in found))
         terminal.print_table(_make_table(found, with_namespace=spaces, wide=wide), wide=wide)
     else:
         out.print("No dead letters.")
@@ -282,15 +282,19 @@ def names_namespaces(namespace: str | None, found: Iterable[str]) -> bool:
 
 
 def _make_table(found: Sequence[Job], *, with_namespace: bool, wide: bool) -> Table:
-    narrow = ("namespace", "user") if with_namespace else ("user",)
-    more = ("owner", "attempts", "fingerprint") if wide else narrow
-    shown = terminal.make_table("job", "kind", "failed at", *more, "reason", "error", flexible="error")
+    columns: dict[str, Callable[[Job], str]] = {"user": lambda job: shorten(job.scope.user_id or "-")}
+    if with_namespace:
+        columns = {"namespace": lambda job: job.scope.namespace, **columns}
+    if wide:
+        columns = {
+            "owner": lambda job: f"{job.scope.namespace}/{job.scope.user_id or '-'}",
+            "attempts": lambda job: str(job.attempts),
+            "fingerprint": lambda job: job.fingerprint or "",
+        }
+    shown = terminal.make_table("job", "kind", "failed at", *columns, "reason", "error", flexible="error")
     for job in found:
-        owner, user = f"{job.scope.namespace}/{job.scope.user_id or '-'}", shorten(job.scope.user_id or "-")
-        about = [job.scope.namespace, user] if with_namespace else [user]
-        if wide:
-            about = [owner, str(job.attempts), job.fingerprint or ""]
         name = str(job.id) if wide else terminal.short_id(job.id)
+        about = (read(job) for read in columns.values())
         texts = (name, job.kind, terminal.when(job.updated_at), *about, job.reason_code or "")
         shown.add_row(*(escape(text) for text in texts), terminal.one_line(job.error or ""))
     return shown

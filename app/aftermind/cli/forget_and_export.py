@@ -35,6 +35,7 @@ USERS_PER_PAGE = 1_000
 OTHER_FORMATS = {".csv", ".feather", ".parquet", ".tsv", ".xls", ".xlsx", ".xml", ".yaml", ".yml", ".zip"}
 
 OwnerView = Annotated[str | None, typer.Option("--user", "-u", help="The user.", show_default=False)]
+EveryPlace = Annotated[bool, typer.Option("--wide", "-w", help="List every place, also without a match.")]
 Anonymous = Annotated[bool, typer.Option("--anonymous", help="The anonymous user: turns without a user id.")]
 
 
@@ -176,7 +177,7 @@ def forget(
         str | None, typer.Option(help="A reason or the number of a request, for the audit trail.", show_default=False)
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    wide: terminal.Wide = False,
+    wide: EveryPlace = False,
 ) -> Forgot:
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
 
@@ -218,7 +219,7 @@ def verify_erasure(
     texts: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
     ] = None,
-    wide: terminal.Wide = False,
+    wide: EveryPlace = False,
 ) -> ErasureReport:
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 

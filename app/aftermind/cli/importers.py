@@ -5,13 +5,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from aftermind.evaluation import locomo
 from aftermind.types.assertion import BY_USER, Assertion
@@ -57,18 +57,27 @@ class FileTurn:
     agent_id: str | None = None
     save: tuple[str, ...] | None = None  # of `remember`
     undone: bool = False  # by `undo`, where it was exported
+    exported_ids: tuple[str, ...] = ()  # of the messages, where they were exported
     namespace: str | None = None
 
 
+class ExportedBlock(BaseModel):
+    """A block as an export has it."""
+
+    name: str
+    content: str
+    description: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileChanges:
-    """What calls have set for the user of an export: assertions about facts, in their order, and blocks."""
+class FileEdits:
+    """Edits of a user's memory in an export: assertions that calls made about facts, and blocks."""
 
     user_id: str | None
     namespace: str | None
     place: FilePosition
     assertions: tuple[Assertion, ...]
-    blocks: tuple[Mapping[str, Any], ...]  # Any: JSON, checked when it is set
+    blocks: tuple[ExportedBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,8 @@ class BadLine:
     reason: str
 
 
-Found = FileTurn | FileChanges | BadLine
+Found = FileTurn | FileEdits | BadLine
+_BLOCKS = TypeAdapter(list[ExportedBlock])
 
 
 class UnreadableConversation(Exception):
@@ -87,7 +97,7 @@ class UnreadableConversation(Exception):
 
 
 def read(path: Path, *, user: str | None = None, session: str | None = None) -> Iterator[Found]:
-    """Every turn of a file in order, and every invalid line; of an export also what calls have set.
+    """Every turn of a file in order, and every invalid line; of an export also edits of facts and blocks.
 
     The format is detected from the beginning: a JSON list of messages or of conversations, LoCoMo's JSON, or one JSON
     object per line. `user` and `session` are defaults for conversations without one.
@@ -109,14 +119,14 @@ def read_bytes(path: Path, data: bytes, *, user: str | None = None, session: str
     if listed is not None:
         turns = _json_list(path, listed, user, session)
         if isinstance(whole, dict) and _is_export(whole):
-            turns = chain(turns, _changes(whole, FilePosition(file=path)))
+            turns = chain(turns, _edits(whole, FilePosition(file=path), user))
     else:
         turns = _of_format(path, data, user, session)
     for found in turns:
         if isinstance(found, FileTurn):
             seen[found.key] += 1
             if seen[found.key] > 1:  # a text that occurs twice in one file is stored twice
-                found = _renamed(found, f"{found.key}#{seen[found.key]}")
+                found = replace(found, key=f"{found.key}#{seen[found.key]}")
         yield found
 
 
@@ -169,33 +179,33 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
             "save": _saved(each[0]),
             "undone": _is_undone(each[0]),
             "messages": [_exported_message(one) for one in each],
+            "exported_ids": [str(one.get("id")) for one in each],
         }
         for each in (list(run) for _, run in groupby(own, key=_run_key))
     ]
 
 
-def _changes(export: Mapping[str, Any], place: FilePosition) -> Iterator[FileChanges | BadLine]:  # Any: JSON
-    """What calls have set for the user of an export."""
+def _edits(
+    export: Mapping[str, Any], place: FilePosition, user: str | None
+) -> Iterator[FileEdits | BadLine]:  # Any: JSON
+    """Facts that calls added, corrected, retracted or merged for the user of an export, and blocks."""
     owner = export["scope"] if isinstance(export["scope"], dict) else {}
     stated = [
         one for one in export.get("assertions") or () if isinstance(one, dict) and one.get("extractor") == BY_USER
     ]
-    blocks = [one for one in export.get("blocks") or () if isinstance(one, dict)]
-    if not stated and not blocks:
+    if not stated and not export.get("blocks"):
         return
     try:
-        ordered = sorted(stated, key=lambda one: (one["claim"]["said_at"], one["place"]))
-        assertions = _ASSERTIONS.validate_python([one["claim"] for one in ordered])
-    except (ValueError, KeyError, TypeError) as exc:
-        yield BadLine(place=place, reason=f"its assertions cannot be read: {exc}")
-        return
-    yield FileChanges(
-        user_id=owner.get("user_id"),
-        namespace=owner.get("namespace"),
-        place=place,
-        assertions=tuple(assertions),
-        blocks=tuple(blocks),
-    )
+        claims = [one["claim"] for one in sorted(stated, key=lambda one: (one["claim"]["said_at"], one["place"]))]
+        yield FileEdits(
+            user_id=_label(owner, "user_id", user),
+            namespace=_label(owner, "namespace", None),
+            place=place,
+            assertions=tuple(_ASSERTIONS.validate_python(claims)),
+            blocks=tuple(_BLOCKS.validate_python(export.get("blocks") or [])),
+        )
+    except (ValueError, KeyError, TypeError, UnreadableConversation) as exc:
+        yield BadLine(place=place, reason=f"its edits of facts and blocks cannot be read: {exc}")
 
 
 def _exported_message(episode: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
@@ -264,7 +274,7 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
             for each in _exported(found) if _is_export(found) else [found]:
                 yield from _conversation(each, place, user, session)
             if _is_export(found):
-                yield from _changes(found, place)
+                yield from _edits(found, place, user)
         except UnreadableConversation as exc:
             yield BadLine(place=place, reason=str(exc))
 
@@ -306,6 +316,7 @@ def _conversation(
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
     session = session or f"ingest-{_digest(turns[0])[:16]}"
+    ids = iter(found.get("exported_ids") or ())
     return [
         FileTurn(
             key=_key(user, name, index, turn),
@@ -317,6 +328,7 @@ def _conversation(
             save=None if save is None else tuple(save),
             namespace=space,
             undone=found.get("undone") is True,
+            exported_ids=tuple(islice(ids, len(turn))),
         )
         for index, turn in enumerate(turns)
     ]
@@ -433,7 +445,3 @@ def _key(user: str | None, name: str, index: int, turn: Sequence[Mapping[str, An
 
 def _digest(value: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _renamed(turn: FileTurn, key: str) -> FileTurn:
-    return FileTurn(key=key, user_id=turn.user_id, session_id=turn.session_id, messages=turn.messages, place=turn.place)

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -16,14 +17,11 @@ from aftermind import errors
 from aftermind.api import turn_builder
 from aftermind.api.retention import archives
 from aftermind.cli import importers, terminal
-from aftermind.cli.importers import BadLine, FileChanges, FileTurn
+from aftermind.cli.importers import BadLine, FileEdits, FileTurn
 from aftermind.cli.terminal import err, out
-from aftermind.facts import predicates
-from aftermind.facts.entities import SAME_AS
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import EpisodeId, Scope
-from aftermind.types.assertion import BY_USER, Assertion, Operation
 from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
@@ -61,7 +59,7 @@ class Ingested:
     bad: list[BadLine] = field(default_factory=list)
     dead: int = 0  # dead letters of the users, when all was done
     undone: int = 0  # messages that were undone where they were exported, and are again
-    changes: int = 0  # assertions of facts and blocks that calls had set where they were exported, and are set again
+    edits: int = 0  # of facts and blocks, made again as where they were exported
     stalled: str = ""  # why the end was not waited for, if it was not
 
 
@@ -154,15 +152,15 @@ async def play(
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
     turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
     turns = [replace(each, namespace=namespace or each.namespace) for each in turns]
-    changes = [each for each in found if isinstance(each, FileChanges)]
-    if not turns and not changes:
+    edits = [each for each in found if isinstance(each, FileEdits)]
+    if not turns and not edits:
         return done
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
-    undone: list[tuple[FileTurn, Receipt]] = []
+    stored: list[tuple[FileTurn, Receipt]] = []
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
         queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
-            undone += await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
+            stored += await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
             bars.update(
                 queued,
                 completed=done.queued + len(done.bad),
@@ -171,13 +169,15 @@ async def play(
         bars.update(queued, completed=len(turns))
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
-        await _undo(memory, undone, done, seconds=still_seconds)
-    if changes and not wait:
-        done.stalled = (
-            "what calls have set is set again once all facts are extracted. Repeat the command without --no-wait"
-        )
-    for each in () if done.stalled else changes:
-        await _change(memory, replace(each, namespace=namespace or each.namespace), done)
+        await _undo(memory, [each for each in stored if each[0].undone], done, seconds=still_seconds)
+    ids = {
+        old: new
+        for turn, receipt in stored
+        if len(turn.exported_ids) == len(receipt.episode_ids)
+        for old, new in zip(turn.exported_ids, receipt.episode_ids, strict=True)
+    }
+    for each in edits:
+        await _apply_edits(memory, replace(each, namespace=namespace or each.namespace), ids, done)
     return done
 
 
@@ -189,7 +189,11 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
         return [turn]
     if len(parts) == 1:
         return [turn]
-    return [replace(turn, messages=messages, key=key or turn.key) for messages, key in parts]
+    ids = iter(turn.exported_ids)
+    return [
+        replace(turn, messages=messages, key=key or turn.key, exported_ids=tuple(islice(ids, len(messages))))
+        for messages, key in parts
+    ]
 
 
 async def _count_known(memory: Memory, turns: Iterable[FileTurn]) -> int | None:
@@ -220,11 +224,9 @@ def report(done: Ingested) -> None:
     out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
     if done.undone:
         out.print(f"{terminal.count_of(done.undone, 'message')} undone, as where they were exported.")
-    if done.changes:
-        changed = terminal.count_of(done.changes, "change")
-        out.print(
-            f"{changed} by calls (facts added, corrected or retracted, blocks) made again, as where they were exported."
-        )
+    if done.edits:
+        edited = terminal.count_of(done.edits, "edit")
+        out.print(f"{edited} of facts and blocks made again, as where they were exported.")
     if any(user is None for _, user in done.users):
         terminal.warn("Conversations without a user are those of the anonymous user. --user names another one.")
     if done.stalled:
@@ -242,12 +244,12 @@ def report(done: Ingested) -> None:
 async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> list[tuple[FileTurn, Receipt]]:
     """Tasks start in the order of the file, so each session keeps its order while calls share round trips.
 
-    Returns the turns that were undone where they were exported.
+    Returns the turns that were accepted, with their receipts.
     """
     known = None if done.known is None else await _count_known(memory, turns)
     done.known = None if known is None or done.known is None else done.known + known
     receipts = await asyncio.gather(*(_remember(memory, turn, done) for turn in turns))
-    return [(turn, receipt) for turn, receipt in zip(turns, receipts, strict=True) if turn.undone and receipt]
+    return [(turn, receipt) for turn, receipt in zip(turns, receipts, strict=True) if receipt is not None]
 
 
 async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done: Ingested, *, seconds: float) -> None:
@@ -264,47 +266,26 @@ async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done:
         done.undone += len(receipt.episode_ids)
 
 
-async def _change(memory: Memory, given: FileChanges, done: Ingested) -> None:
-    """Set again what calls have set where it was exported, except what an earlier run has set."""
-    owner: dict[str, Any] = {"user_id": given.user_id, "namespace": given.namespace}  # Any: arguments of several types
+async def _apply_edits(memory: Memory, edits: FileEdits, ids: Mapping[str, EpisodeId], done: Ingested) -> None:
+    """Edit facts and blocks as where they were exported. `ids` are the messages' new ids; existing blocks stay."""
+    user, space = edits.user_id, edits.namespace
+    claims = [
+        replace(claim, sources=tuple(ids[str(each)] for each in claim.sources if str(each) in ids))
+        for claim in edits.assertions
+    ]
     try:
-        known = {_claim_key(one.claim) for one in (await memory.export(**owner)).assertions if one.extractor == BY_USER}
-        for claim in given.assertions:
-            if _claim_key(claim) in known:
-                continue
-            if claim.predicate == SAME_AS and claim.operation is Operation.ASSERT:
-                await memory.facts.merge_entities(claim.object, claim.subject, **owner)
-            elif claim.operation is Operation.RETRACT:
-                believed = await memory.facts.history(claim.subject, claim.predicate, **owner)
-                for fact in believed:
-                    if fact.superseded_at is None and predicates.same_text(fact.object, claim.object):
-                        await memory.facts.retract(fact, **owner)
-            else:
-                await memory.facts.add(
-                    claim.subject,
-                    claim.predicate,
-                    claim.object,
-                    valid_from=claim.starts_at,
-                    valid_to=claim.valid_to,
-                    confidence=claim.confidence,
-                    cardinality=claim.cardinality,
-                    **owner,
+        done.edits += await memory.facts.restore(claims, user_id=user, namespace=space)
+    except errors.InvalidInput as exc:
+        done.bad.append(BadLine(place=edits.place, reason=f"edits of facts: {exc}"))
+    for block in edits.blocks:
+        try:
+            if await memory.blocks.get(block.name, user_id=user, namespace=space) is None:
+                await memory.blocks.set(
+                    block.name, block.content, description=block.description, user_id=user, namespace=space
                 )
-            done.changes += 1
-        for block in given.blocks:
-            if await memory.blocks.get(block["name"], **owner) is None:
-                described = block.get("description") or ""
-                await memory.blocks.set(block["name"], block["content"], description=described, **owner)
-                done.changes += 1
-    except (errors.InvalidInput, KeyError) as exc:
-        done.bad.append(BadLine(place=given.place, reason=f"what calls have set cannot be set again: {exc}"))
-
-
-def _claim_key(claim: Assertion) -> tuple[object, ...]:
-    """What an assertion states; an earlier run has made it at another time, but as true from the same one."""
-    texts = (claim.subject, claim.predicate, claim.object)
-    is_timed = claim.operation is Operation.ASSERT and claim.predicate != SAME_AS
-    return *texts, claim.operation, claim.starts_at if is_timed else None, claim.valid_to
+                done.edits += 1
+        except errors.InvalidInput as exc:
+            done.bad.append(BadLine(place=edits.place, reason=f"block {block.name!r}: {exc}"))
 
 
 async def _remember(memory: Memory, turn: FileTurn, done: Ingested) -> Receipt | None:

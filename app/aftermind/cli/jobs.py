@@ -372,7 +372,7 @@ def _detail(job: Job, paused: Sequence[JobPause]) -> str:
     lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""
     if job.state is JobState.DISCARDED:
         return job.note or ""
-    return ", ".join(filter(None, (job.error or job.note, lost)))
+    return ", ".join(filter(None, (None if job.state is JobState.DONE else job.error or job.note, lost)))
 
 
 def _next_attempt(job: Job) -> str:

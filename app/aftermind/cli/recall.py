@@ -49,7 +49,7 @@ def recall(
     *,
     user: User = None,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", help="The current session: its messages are likelier.")
+        str | None, typer.Option("--session", "-s", help="The current session: its messages rank higher.")
     ] = None,
     namespace: Namespace = None,
     budget: Annotated[

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from aftermind import __version__
 from aftermind.api import local_web_token
-from aftermind.api.address_resolution import Addresses
+from aftermind.api.address_resolution import Addresses, named_replicas
 from aftermind.cli import terminal, worker
 from aftermind.cli.terminal import out
 from aftermind.settings import PREFIX, Settings
@@ -119,7 +119,7 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
         addresses=Addresses(
             store=endpoints.app_url,
             relay=endpoints.relay_url,
-            replicas=tuple(each.get_secret_value() for each in settings.replica_urls) or endpoints.replica_urls,
+            replicas=named_replicas(settings) or endpoints.replica_urls,
             redis=endpoints.redis_url,
             broker=endpoints.redis_url,
         ),
@@ -208,7 +208,8 @@ def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: b
 
 def _note_on_port(settings: Settings, name: str, port: object) -> str:
     wanted = getattr(settings, name)
-    return f"   (port {wanted} was in use; set AFTERMIND_{name.upper()})" if wanted and port != wanted else ""
+    is_taken = wanted and port != wanted and not ports.is_free(wanted)
+    return f"   (port {wanted} is in use; set AFTERMIND_{name.upper()})" if is_taken else ""
 
 
 def _inherited_settings() -> dict[str, str]:

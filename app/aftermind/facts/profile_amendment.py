@@ -46,10 +46,10 @@ def replaced_by_calls(
 ) -> set[FactId]:
     """Superseded rows, drawn from one of these episodes, whose end was stated by a call and not by a message."""
     stated = {_key(row.subject, row.predicate, row.recorded_at) for row in rows if row.extractor == BY_USER}
-    retracted = {
+    ended = {
         _key(one.claim.subject, one.claim.predicate, predicates.folded(one.claim.object))
         for one in said
-        if one.extractor == BY_USER and one.claim.operation is Operation.RETRACT
+        if one.extractor == BY_USER and (one.claim.operation is Operation.RETRACT or one.claim.valid_to is not None)
     }
     return {
         row.id
@@ -58,7 +58,7 @@ def replaced_by_calls(
         and not set(ids).isdisjoint(row.sources)
         and (
             _key(row.subject, row.predicate, row.superseded_at) in stated
-            or _key(row.subject, row.predicate, predicates.folded(row.object)) in retracted
+            or _key(row.subject, row.predicate, predicates.folded(row.object)) in ended
         )
     }
 

@@ -1,6 +1,6 @@
 """Effects on facts when an episode is withdrawn as a source: a poisoned one, or one that was never true."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from aftermind.facts import predicates
 from aftermind.facts.apply_assertions import BEGINNING, fold
 from aftermind.facts.bitemporal_resolution import Changes, assertions_for, fact_group_key, group_key, reconcile
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import BY_USER, RecordedAssertion
+from aftermind.types.assertion import BY_USER, Operation, RecordedAssertion
 
 
 def undo(
@@ -43,9 +43,13 @@ def undo(
 
     theirs = [one for one in said if undone_sources(one.extractor).intersection(one.claim.sources)]
     changes.unsaid = [one.id for one in theirs]
-    changes.said = [
-        one for each in theirs if (one := _without_sources(each, undone_sources(each.extractor))) is not None
-    ]
+    retracted = {
+        (group_key(one.claim), one.claim.said_at)
+        for one in said
+        if one.extractor == BY_USER and one.claim.operation is Operation.RETRACT
+    }
+    rest = [(each, _without_sources(each, undone_sources(each.extractor))) for each in theirs]
+    changes.said = [left for each, left in rest if left.claim.sources or _is_correction(each, retracted)]
     heard = [*(one for one in said if not undone_sources(one.extractor).intersection(one.claim.sources)), *changes.said]
     for group in sorted({group_key(one.claim) for one in theirs} - unclaimed):
         # Of facts that stay the store takes these sources away.
@@ -60,8 +64,7 @@ def _undo_rows(
 ) -> Changes:
     believed = {fact.id: fact for fact in rows if fact.superseded_at is None}
     changes = Changes()
-    drawn = [fact for fact in believed.values() if fact.sources and fact.extractor != BY_USER]
-    gone = [fact for fact in drawn if undone.issuperset(fact.sources)]
+    gone = [fact for fact in believed.values() if fact.sources and undone.issuperset(fact.sources)]
     shared = [fact for fact in believed.values() if undone.intersection(fact.sources) and fact not in gone]
     for fact in gone:
         del believed[fact.id]
@@ -90,10 +93,15 @@ def _undo_rows(
     return changes
 
 
-def _without_sources(one: RecordedAssertion, undone: frozenset[EpisodeId]) -> RecordedAssertion | None:
-    """The assertion with its other sources; None if a message alone made it."""
+def _without_sources(one: RecordedAssertion, undone: frozenset[EpisodeId]) -> RecordedAssertion:
     left = tuple(each for each in one.claim.sources if each not in undone)
-    return replace(one, claim=replace(one.claim, sources=left)) if left or one.extractor == BY_USER else None
+    return replace(one, claim=replace(one.claim, sources=left))
+
+
+def _is_correction(one: RecordedAssertion, retracted: Collection[tuple[object, datetime]]) -> bool:
+    """Whether a call stated it in place of a fact that it retracted: that stays true without the fact's messages."""
+    is_stated = one.extractor == BY_USER and one.claim.operation is Operation.ASSERT
+    return is_stated and (group_key(one.claim), one.claim.said_at) in retracted
 
 
 def _left(fact: Fact, undone: frozenset[EpisodeId]) -> Fact:

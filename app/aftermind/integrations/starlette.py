@@ -49,7 +49,8 @@ async def _pieces(
     events = memory.events(user_id=user_id, namespace=namespace, after=cursor)
     upcoming: asyncio.Future[MemoryEvent | None] | None = None
     try:
-        yield b": connected\n\n"  # events from here on are sent
+        # Events from here on are sent, also to a browser that is disconnected before the first one.
+        yield f"id: {cursor}\n: connected\n\n".encode()
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(events, None))
             done, _ = await asyncio.wait({upcoming}, timeout=BEAT_SECONDS)

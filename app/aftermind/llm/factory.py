@@ -3,7 +3,7 @@
 from aftermind import errors
 from aftermind.llm.protocols import ChatModel, Embedder, Extractor, Profiler, Summariser, embedder_identity
 from aftermind.llm.provider_connections import CHAT_KINDS, Providers
-from aftermind.settings import Settings
+from aftermind.settings import MAX_DIMENSION, Settings
 from aftermind.types import EmbedderIdentity
 
 
@@ -61,8 +61,11 @@ def _with_dimension(name: str, given: int | None) -> tuple[str, int | None]:
     model, _, dimension = name.rpartition(":")
     if not model or not dimension.isdecimal():
         return name, given
+    if not 0 < int(dimension) <= MAX_DIMENSION:
+        raise errors.InvalidSettings("embedder", name, f"a vector has 1 to {MAX_DIMENSION:,} dimensions.")
     if given not in (None, int(dimension)):
-        raise errors.InvalidSettings("embedding_dimension", given, f"the embedder {name!r} has {dimension} dimensions.")
+        why = f"the name AFTERMIND_EMBEDDER={name!r} has {dimension} dimensions. Leave one of the two out."
+        raise errors.InvalidSettings("embedding_dimension", given, why)
     return model, int(dimension)
 
 

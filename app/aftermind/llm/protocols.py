@@ -191,7 +191,9 @@ async def embed(embedder: Embedder, texts: Sequence[str], *, queries: bool = Fal
     try:
         rows: Vectors = np.asarray(made, dtype=np.float32)
     except (TypeError, ValueError) as exc:
-        raise errors.BadModelAnswer(embedder.name, f"its vectors are no array of numbers ({exc})") from exc
+        raise errors.BadModelAnswer(
+            embedder.name, f"its vectors are no array of numbers ({type(exc).__name__})"
+        ) from exc
     wanted = (len(texts), embedder.dimension)
     if rows.shape != wanted:
         why = f"its vectors have the shape {rows.shape}, and {len(texts)} texts and its dimension need {wanted}"

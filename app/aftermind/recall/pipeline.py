@@ -499,8 +499,7 @@ class Recall:
         newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=most)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
-        spoken = [each for each in newest if each.content.strip()]  # a call of a tool has no words
-        known = [each for each in spoken if query.known_at is None or each.remembered_at <= query.known_at]
+        known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
         ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
@@ -521,7 +520,7 @@ class Recall:
         wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
-        texts = {id_: each for id_, each in texts.items() if each.content.strip()}  # a call of a tool has no words
+        texts = {id_: each for id_, each in texts.items() if not _is_tool_call(each)}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
@@ -583,6 +582,8 @@ class Recall:
         if then:
             run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
+        if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
+            _keep_likely(run, run.matches, least=run.query.min_score)
         if "facts" in run.query.load:
             run.facts = run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *then]
         if run.query.rerank:
@@ -679,8 +680,12 @@ class Recall:
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight
         is_reordered = is_reordered or run.time.orders_turns or run.spans_sessions
         most = max(most, CANDIDATES if is_reordered else 0)
-        least = run.time.threshold(run.min_score)
+        # What is no longer true, and what took its place, have their scores later: `min_score` is applied to those.
+        least = run.time.threshold(min(run.min_score, NOISE))
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
+        if run.min_score > NOISE:
+            enough = scores.total >= run.time.threshold(run.min_score)
+            run.available = int((frame.candidate & enough).sum())
         run.burst_scores = match_selection.burst_scores(ids, frame, scores, places, limit=limit)
         if run.excluded is not None:
             run.excluded.matches.clear()  # of another node, which failed
@@ -764,6 +769,11 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
         match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
         for rank, place in enumerate(places, start=1)
     ]
+
+
+def _is_tool_call(episode: Episode) -> bool:
+    """Whether it has no words: its result is the next message."""
+    return not episode.content.strip() and "tool_calls" in episode.metadata
 
 
 def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:

@@ -40,10 +40,14 @@ _MENTIONS_TIME = re.compile(
     r"this (?:morning|spring|summer|autumn|fall|winter)|"
     r"january|february|march|april|june|july|august|september|october|november|december)\b"
 )
-_UNTIL, _SINCE = (
-    re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
-    re.compile(r"\b(?:after|since)\b", re.IGNORECASE),
+_UNTIL, _SINCE, _AFTER = (
+    re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for words in ("before|until|till", "since", "after")
 )
+# "In summer", of a question about the past; a habit or a plan is about no one summer. Not "after the fall".
+_BARE_SEASON = re.compile(
+    r"\b(?:in|during)\s+(?:the\s+)?(?P<season>spring|summer|autumn|fall|winter)\b(?!\s+of\b)", re.IGNORECASE
+)
+_ASKS_PAST = re.compile(r"\b(?:did|was|were|had|happened)\b", re.IGNORECASE)
 _MOMENT = (
     r"(?:\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|q[1-4] \d{4}|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|spring|summer|autumn|fall|winter)[a-z]*"
@@ -83,7 +87,7 @@ class QuestionTime:
             return cls(is_past=is_past)
         asks_when = _ASKS_WHEN.match(text) is not None
         between = _range_in(text, now)
-        period = between or dates.find(text, now)
+        period = between or dates.find(text, now) or _bare_season(text, now)
         if period is None:
             return cls(asks_when=asks_when, is_past=is_past)
         start, end = period.start, period.end
@@ -91,6 +95,8 @@ class QuestionTime:
             pass
         elif _UNTIL.search(text):
             start, end = _BEGINNING, start
+        elif _AFTER.search(text):
+            start, end = end, max(now, end)
         elif _SINCE.search(text):
             end = max(now, end)
         return cls(start=start, end=min(end, _LATEST_END), asks_when=asks_when, is_past=is_past or end <= now)
@@ -172,6 +178,15 @@ def _range_in(text: str, now: datetime) -> dates.Period | None:
             if began is not None and ended is not None and began.start < ended.start:
                 return dates.Period(start=began.start, end=ended.end)
     return None
+
+
+def _bare_season(text: str, now: datetime) -> dates.Period | None:
+    """The latest season of the name that has begun."""
+    found = _BARE_SEASON.search(text)
+    if found is None or _ASKS_PAST.search(text) is None:
+        return None
+    of_years = (dates.find(f"{found['season']} {year}", now) for year in (now.year, now.year - 1))
+    return next((each for each in of_years if each is not None and each.start <= now), None)
 
 
 def rescored(matches: Sequence[Match], scores: Sequence[float]) -> list[Match]:

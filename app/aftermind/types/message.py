@@ -255,6 +255,12 @@ class Turn:
         return rest if left else None
 
 
+def content_metadata(message: Message) -> Mapping[str, Json]:
+    """Of its metadata what belongs to its content: attachments, calls of tools, the record of a framework."""
+    names = ("attachments", "tool_calls", "tool_call_id", RECORD)
+    return {name: message.metadata[name] for name in names if name in message.metadata}
+
+
 def content_hash(scope: Scope, idempotency_key: str, messages: Sequence[Message]) -> str:
     """Digest of the turn that a key was used for: the session, and each message with its name and metadata, without
     times.

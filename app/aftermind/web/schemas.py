@@ -83,7 +83,7 @@ class RecallIn(Shape):
 
     query: str = Field(max_length=MAX_QUERY_CHARACTERS, examples=["Where do I live?"])
     session_id: Id | None = Field(
-        None, description="The current session: its messages are likelier. It is not a filter."
+        None, description="The current session: its messages rank higher. It is not a filter."
     )
     agent_id: Id | None = None
     token_budget: int | None = Field(None, gt=0, le=10_000_000)

@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import orjson
 
-from aftermind import Memory
+from aftermind import Export, Memory, Message
 from aftermind.cli import importers, ingest, terminal
 from aftermind.cli.importers import BadLine
 
@@ -49,7 +51,22 @@ async def test_messages_that_were_undone_are_hidden_where_an_export_is_ingested_
     assert kept == {"I like tea.": None, "I am allergic to nuts.": "undone", "I live in Oslo.": None}
 
 
-async def test_what_calls_have_set_is_set_again_where_an_export_is_ingested(tmp_path: Path) -> None:
+async def exported(memory: Memory, user: str | None, path: Path) -> Path:
+    return written(path, await memory.export(user_id=user))
+
+
+def written(path: Path, export: Export) -> Path:
+    path.write_bytes(orjson.dumps(terminal.to_plain(export), option=orjson.OPT_NON_STR_KEYS))
+    return path
+
+
+async def believed(memory: Memory, **owner: str | None) -> set[tuple[str, str, str, datetime | None, int]]:
+    facts = await memory.facts.query(user_id=owner.get("user_id"), namespace=owner.get("namespace"))
+    others = [fact for fact in facts if fact.predicate != "same_as"]
+    return {(fact.subject, fact.predicate, fact.object, fact.valid_from, len(fact.sources)) for fact in others}
+
+
+async def test_edits_of_facts_and_blocks_are_made_again_where_an_export_is_ingested(tmp_path: Path) -> None:
     async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
         for said in ("I live in Oslo. I have a dog named Rex.", "I work at Acme."):
             await (await memory.remember(said, user_id="dora", session_id="s")).stored(timeout=30)
@@ -60,42 +77,78 @@ async def test_what_calls_have_set_is_set_again_where_an_export_is_ingested(tmp_
         await memory.facts.add("user", "allergic_to", "nuts", user_id="dora")
         await memory.facts.merge_entities("Melanie", "Mel", user_id="dora")
         await memory.blocks.set("human", "Likes short answers.", description="of the user", user_id="dora")
-        text = orjson.dumps(terminal.to_plain(await memory.export(user_id="dora")), option=orjson.OPT_NON_STR_KEYS)
-        (tmp_path / "dora.json").write_bytes(text)
-        (tmp_path / "all.jsonl").write_bytes(text + b"\n")
+        one = await exported(memory, "dora", tmp_path / "dora.json")
+        (tmp_path / "all.jsonl").write_bytes(one.read_bytes() + b"\n")
+        owner: dict[str, Any] = {"user_id": "dora", "namespace": "other"}  # Any: arguments of several calls
 
-        once = await ingest.play(memory, list(importers.read(tmp_path / "dora.json")), namespace="other")
+        once = await ingest.play(memory, list(importers.read(one)), namespace="other")
         twice = await ingest.play(memory, list(importers.read(tmp_path / "all.jsonl")), namespace="other")
 
-        here = await memory.facts.query(user_id="dora")
-        there = await memory.facts.query(user_id="dora", namespace="other")
-        facts = [
-            {(fact.subject, fact.predicate, fact.object, fact.valid_from) for fact in found if fact.subject != "Mel"}
-            for found in (here, there)
-        ]
-        block = await memory.blocks.get("human", user_id="dora", namespace="other")
-    assert (once.changes, twice.changes) == (6, 0), "Bergen is two: the retraction of Oslo, and the new object"
-    assert facts[0] == facts[1]
-    assert "Mel same as Melanie" in {fact.text for fact in there}
-    assert max(fact.strength for fact in there) == 1
+        here, there = await believed(memory, user_id="dora"), await believed(memory, **owner)
+        merged = {fact.text for fact in await memory.facts.query(**owner)}
+        [bergen] = [fact for fact in await memory.facts.query(**owner) if fact.object == "Bergen"]
+        why = await memory.facts.why(bergen, **owner)
+        block = await memory.blocks.get("human", **owner)
+        await memory.forget(ids=bergen.sources, **owner)
+        left = orjson.dumps(terminal.to_plain(await memory.export(**owner)), option=orjson.OPT_NON_STR_KEYS)
+    assert (once.edits, twice.edits) == (6, 0), "a correction is two: a retraction, and the new object"
+    assert here == there
+    assert "Mel same as Melanie" in merged
+    assert why is not None
+    assert [each.content for each in why.episodes] == ["I live in Oslo. I have a dog named Rex."]
     assert block is not None
     assert (block.content, block.description, block.version) == ("Likes short answers.", "of the user", 1)
+    assert b"Oslo" not in left
+    assert b"Bergen" not in left
 
 
-async def test_a_change_of_an_export_waits_for_the_facts_of_its_messages(tmp_path: Path) -> None:
+async def test_edits_of_an_export_have_their_own_times_also_before_its_messages_are_extracted(tmp_path: Path) -> None:
     async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
-        await (await memory.remember("I live in Oslo.", user_id="eva")).stored(timeout=30)
-        await memory.facts.add("user", "likes", "tea", user_id="eva")
-        text = orjson.dumps(terminal.to_plain(await memory.export(user_id="eva")), option=orjson.OPT_NON_STR_KEYS)
-        (tmp_path / "eva.json").write_bytes(text)
-        read = list(importers.read(tmp_path / "eva.json"))
+        first = Message.user("I live in Rome.", occurred_at=datetime(2026, 1, 1, tzinfo=UTC))
+        await memory.remember([first], user_id="eva", session_id="s")
+        await memory.drain(user_id="eva", timeout=30)
+        [rome] = await memory.facts.query(user_id="eva")
+        await memory.facts.correct(rome, "Milan", user_id="eva")
+        later = Message.user("I moved to Rome.", occurred_at=datetime.now(UTC))
+        await memory.remember([later], user_id="eva", session_id="s")
+        await memory.drain(user_id="eva", timeout=30)
+        read = list(importers.read(await exported(memory, "eva", tmp_path / "eva.json")))
 
         early = await ingest.play(memory, read, namespace="other", wait=False)
-        later = await ingest.play(memory, read, namespace="other")
+        await memory.drain(user_id="eva", namespace="other", timeout=30)
 
-    assert early.changes == 0
-    assert "Repeat the command" in early.stalled
-    assert later.changes == 1
+        here, there = await believed(memory, user_id="eva"), await believed(memory, user_id="eva", namespace="other")
+    assert (early.edits, early.stalled) == (2, "")
+    assert {each[2] for each in here} == {"Rome"}
+    assert here == there
+
+
+async def test_edits_of_the_anonymous_user_are_those_of_the_user_who_is_named(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        await memory.remember("I live in Oslo.")
+        await memory.drain(timeout=30)
+        [oslo] = await memory.facts.query()
+        await memory.facts.correct(oslo, "Bergen")
+        path = await exported(memory, None, tmp_path / "anonymous.json")
+
+        await ingest.play(memory, list(importers.read(path, user="bob")), namespace="other")
+
+        assert {each[2] for each in await believed(memory, user_id="bob", namespace="other")} == {"Bergen"}
+        assert not await believed(memory, namespace="other")
+
+
+async def test_one_edit_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        await memory.blocks.set("human", "Likes tea.", user_id="eva")
+        await memory.blocks.set("x" * 60, "Likes tea.", user_id="eva")
+        await memory.facts.add("user", "likes", "tea", user_id="eva")
+        path = await exported(memory, "eva", tmp_path / "eva.json")
+        path.write_text(path.read_text().replace("x" * 60, "x" * 5_000))
+
+        done = await ingest.play(memory, list(importers.read(path)), namespace="other")
+
+    assert done.edits == 2
+    assert len(done.bad) == 1
 
 
 async def test_assertions_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
@@ -106,4 +159,4 @@ async def test_assertions_that_cannot_be_read_are_reported(tmp_path: Path) -> No
     [bad] = importers.read(tmp_path / "eva.json")
 
     assert isinstance(bad, BadLine)
-    assert "assertions cannot be read" in bad.reason
+    assert "edits of facts and blocks cannot be read" in bad.reason

@@ -1,11 +1,19 @@
 """Profiles and summaries of old conversations have the dates of those, and no traits that are no longer true."""
 
 from datetime import UTC, datetime
+from functools import partial
 
 from aftermind import Memory, Message, Settings
+from aftermind.types import JobKind, Profile
+from tests.support.waiting import wait_until
 
 AT_ONCE = {"summary_quiet_seconds": 0.0, "profile_quiet_seconds": 0.0, "extract_quiet_seconds": 0.0}
 OFFLINE = Settings(embedder="hash", extractor="rules", **AT_ONCE)
+
+
+async def _version(memory: Memory, version: int) -> Profile | None:
+    profile = await memory.profile(user_id="ana")
+    return profile if profile is not None and profile.version >= version else None
 
 
 async def test_a_block_dates_traits_and_summaries_by_their_messages() -> None:
@@ -15,10 +23,10 @@ async def test_a_block_dates_traits_and_summaries_by_their_messages() -> None:
             [Message.user("I have a dog named Bruno.", occurred_at=said)], user_id="ana", session_id="s"
         )
         await memory.drain(user_id="ana", timeout=30)
+        summary = await wait_until(lambda: memory.summary(user_id="ana", session_id="s"), description="a summary")
+        await wait_until(lambda: memory.profile(user_id="ana"), description="a profile")
         block = await memory.recall("What pets do I have?", user_id="ana", session_id="s2")
-        summary = await memory.summary(user_id="ana", session_id="s")
 
-    assert summary is not None
     assert summary.last_message_at == said
     assert 'up_to="2025-11-15"' in block.text
     assert "Bruno (as of 2025-11-15)" in block.text
@@ -26,9 +34,33 @@ async def test_a_block_dates_traits_and_summaries_by_their_messages() -> None:
 
 async def test_a_trait_of_which_nothing_is_true_any_more_is_no_line_of_the_block() -> None:
     async with Memory("inmemory", settings=OFFLINE) as memory:
-        for text in ("I play the cello.", "I no longer play the cello."):
+        for number, text in enumerate(("I play the cello.", "I no longer play the cello."), start=1):
             await memory.remember(text, user_id="ana")
-            await memory.drain(user_id="ana", timeout=30)
-        profile = await memory.profile(user_id="ana")
+            profile = await wait_until(partial(_version, memory, number), description="the profile has it")
 
-    assert profile is None or "plays" not in profile.traits
+    assert "plays" not in profile.traits
+
+
+async def test_a_trait_keeps_the_latest_time_of_its_messages_when_an_old_one_is_imported() -> None:
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        for text, year in (("I have a dog named Bruno.", 2026), ("I have a cat named Minka.", 2025)):
+            said = Message.user(text, occurred_at=datetime(year, 5, 1, tzinfo=UTC))
+            await memory.remember([said], user_id="ana")
+            profile = await wait_until(partial(_version, memory, 2027 - year), description="the profile has it")
+
+    assert profile.traits["has_pet"].value == ["Bruno", "Minka"]
+    assert profile.traits["has_pet"].last_message_at == datetime(2026, 5, 1, tzinfo=UTC)
+
+
+async def test_a_profile_that_is_made_after_a_call_ended_a_fact_does_not_have_it() -> None:
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        await memory.job_admin.pause(kind=JobKind.PROFILE, reason="a test", actor="test")
+        said = Message.user("I'm a vegetarian. I live in Oslo.", occurred_at=datetime(2026, 1, 5, tzinfo=UTC))
+        receipt = await memory.remember([said], user_id="ana")
+        await receipt.extracted(timeout=30)
+        ended = datetime(2026, 9, 1, tzinfo=UTC)
+        await memory.facts.add("user", "diet", "vegetarian", valid_to=ended, user_id="ana")
+        await memory.job_admin.resume(kind=JobKind.PROFILE, actor="test")
+        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+
+    assert set(profile.traits) == {"lives_in"}

@@ -395,3 +395,30 @@ async def test_the_id_of_a_message_is_no_fact(empty: Memory) -> None:
     ):  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidFact, match="id of a message"):
             await call
+
+
+async def test_min_score_is_of_the_scores_that_are_shown(empty: Memory) -> None:
+    await say(
+        empty,
+        ("I live in Lisbon.", (2025, 9, 14)),
+        ("The weather was mild.", (2025, 10, 1)),
+        ("I moved to Porto.", (2026, 2, 14)),
+        ("My bike has a flat tyre.", (2026, 3, 1)),
+    )
+
+    found = await empty.recall_scored("Where do I live?", user_id="vera", min_score=0.3, load=["history", "facts"])
+    every = await empty.recall_scored("Where do I live?", user_id="vera", load=["history", "facts"])
+
+    assert [match.score for match in found] == [match.score for match in every if match.score >= 0.3]
+    assert "I live in Lisbon." not in {getattr(match.item, "content", "") for match in found}
+    assert "I moved to Porto." in {getattr(match.item, "content", "") for match in found}
+
+
+async def test_an_undo_withdraws_what_was_stated_with_its_message_as_the_only_source(empty: Memory) -> None:
+    await say(empty, ("My score is 42.", (2026, 1, 12)))
+    [message] = await empty.history(user_id="vera")
+    await empty.facts.add("user", "score", "42", sources=(message.id,), user_id="vera")
+
+    await empty.undo(message.id, user_id="vera")
+
+    assert await empty.facts.query(user_id="vera") == []

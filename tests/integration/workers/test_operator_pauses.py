@@ -37,3 +37,10 @@ async def test_before_any_pause_was_read_every_job_is_paused() -> None:
 
     assert await JobPauses(away, job_admin).is_paused(JobKind.EXTRACT)
     await away.close()
+
+
+async def test_one_slow_read_of_pauses_holds_up_no_other_loop(primary: PostgresDatabase) -> None:
+    pauses = JobPauses(primary, job_admin)
+    assert not await pauses.is_paused(JobKind.EMBED)
+    async with pauses._reading, asyncio.timeout(1):  # as a loop has it while the store is slow
+        assert not await pauses.is_paused(JobKind.EXTRACT)

@@ -84,6 +84,10 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
         ("What happened in winter 2026?", "2025-12-01", "2026-03-01"),
         ("What happened in winter 2024?", "2024-12-01", "2025-03-01"),
         ("What happened in summer?", "2026-06-01", "2026-09-01"),
+        ("What happened after June 2026?", "2026-07-01", "2026-11-28"),
+        ("What happened after 2025?", "2026-01-01", "2026-11-28"),
+        ("What has happened since June 2026?", "2026-06-01", "2026-11-28"),
+        ("What did we do in the summer two years ago?", "2024-01-01", "2025-01-01"),
         ("What happened in the winter?", "2025-12-01", "2026-03-01"),
         ("What did I do in the spring?", "2026-03-01", "2026-06-01"),
     ],
@@ -94,3 +98,17 @@ def test_a_season_is_the_latest_one_that_has_begun(question: str, start: str, en
     assert time.start is not None
     assert time.end is not None
     assert (time.start.date().isoformat(), time.end.date().isoformat()) == (start, end)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What should I pack for the sea in summer?",
+        "Where will I be in the summer?",
+        "Where do I live in the winter?",
+        "Did my health change after the fall?",
+        "Where was I during the fall of the wall?",
+    ],
+)
+def test_a_habit_a_plan_and_a_fall_are_of_no_one_season(question: str) -> None:
+    assert QuestionTime.of(question, datetime(2026, 11, 28, tzinfo=UTC)).end is None

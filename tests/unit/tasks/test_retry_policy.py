@@ -94,8 +94,13 @@ def test_unusable_answers_of_several_kinds_are_several_groups() -> None:
 
     prints = [retry_policy.to_failure(errors.BadModelAnswer("openai", why)).fingerprint for why in (*whys, *alike)]
 
+    often = "not of the schema: claims.0.subject: missing; claims.1.subject: missing"
+    once = "not of the schema: claims.7.subject: missing"
+    repeated = {retry_policy.to_failure(errors.BadModelAnswer("openai", why)).fingerprint for why in (often, once)}
+
     assert len(set(prints)) == 3
     assert prints[2] == prints[3]
+    assert len(repeated) == 1
 
 
 def test_a_lost_lease_is_not_judged() -> None:

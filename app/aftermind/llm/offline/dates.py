@@ -43,10 +43,6 @@ _FORMS = tuple(
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
         (rf"\b(?:last|past)\s+(?P<back>{_COUNT}|few|couple of)\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
-        (
-            rf"\b(?:in|during|over|since|until|before|after)\s+(?:the\s+)?(?P<season>{'|'.join(_SEASONS)})\b(?!\s+(?:of\s+)?\d)",
-            tuple(_SEASONS),
-        ),
         (r"\bq(?P<quarter>[1-4])\s+(?:of\s+)?(?P<year>\d{4})\b", ("q",)),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
         (
@@ -93,10 +89,9 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
         if found.get("season") or found.get("quarter"):
             quarter = 3 * int(found.get("quarter") or 1) - 2
             month = _SEASONS.get(str(found.get("season")).lower(), quarter)
-            year = int(str(found["year"])) if found.get("year") else _nearest_year(month, "", today)
-            start = datetime(year, month, 1, tzinfo=UTC)
-            if month == _SEASONS["winter"] and found.get("year") and start > today:
-                start = start.replace(year=year - 1)  # its January: the other one is not yet
+            start = datetime(int(str(found["year"])), month, 1, tzinfo=UTC)
+            if month == _SEASONS["winter"] and start > today:
+                start = start.replace(year=start.year - 1)  # the winter that ended in this year
             return _months(start, 3)
         if found.get("back"):
             return _back(found, today)

@@ -24,13 +24,8 @@ _AND_NAMES = frozenset(
         *("ernst and young", "procter and gamble", "marks and spencer"),
     }
 )
-_PUBLIC_BODIES = frozenset(
-    {
-        *("academy", "agency", "association", "bank", "bureau", "centre", "center", "church", "clinic", "college"),
-        *("committee", "council", "department", "faculty", "foundation", "fund", "gallery", "hospital", "institute"),
-        *("laboratory", "library", "ministry", "museum", "office", "school", "society", "trust", "university"),
-    }
-)
+_BODIES_OF = frozenset({"bureau", "department", "faculty", "ministry", "museum", "office", "school"})  # "of X and Y"
+_BODIES = _BODIES_OF | {"academy", "centre", "center", "college", "gallery", "institute", "library", "university"}
 _ENDS = "?!\"'“”«»*"
 
 
@@ -145,11 +140,13 @@ def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar, *,
     if not _is_name(tokens, first, grammar):
         return end
     last = _name_end(tokens, first, grammar, is_uncased=False)
-    # "the Science and Industry Museum", "the Museum of Science and Industry", "the Department of Trade and Industry"
-    is_body = joint.low == "and" and (
-        (tokens[last - 1].low in _PUBLIC_BODIES and tokens[end - 1].low not in _PUBLIC_BODIES)
-        or (tokens[start].low in _PUBLIC_BODIES and any(token.low == "of" for token in tokens[start:end]))
+    # "the Science and Industry Museum", "the Museum of Science and Industry": one name, with its article
+    has_article = start > 0 and tokens[start - 1].low in grammar.name_articles
+    is_body = has_article and (
+        (tokens[last - 1].low in _BODIES and _BODIES.isdisjoint(token.low for token in tokens[start:end]))
+        or (tokens[start].low in _BODIES_OF and "of" in {token.low for token in tokens[start:end]})
     )
+    is_body = is_body and joint.low == "and" and then.text != "the"
     is_joined = whole in _AND_NAMES or (joins and (joint.text == "&" or repeats or is_body))
     if not is_joined:
         return end

@@ -1,5 +1,6 @@
 """A model to talk to, with tools, whole or in pieces."""
 
+import inspect
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -28,22 +29,33 @@ class OpenAIChat:
             asked: dict[str, Any] = {"model": self._model, "messages": list(messages)}
             asked |= {"tools": list(tools)} if tools else {}
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
-            async for chunk in await sdk.chat.completions.create(**asked):
-                if getattr(chunk, "usage", None):  # chunks of LiteLLM lack fields
-                    spent = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
-                for choice in chunk.choices[:1]:
-                    is_answered = True
-                    if getattr(choice.delta, "refusal", None):
-                        raise errors.ModelRefused(self._client.provider, "refusal")
-                    _gather(calls, choice.delta.tool_calls or ())
-                    if choice.delta.content:
-                        texts.append(choice.delta.content)
-                        yield choice.delta.content
+            chunks = await sdk.chat.completions.create(**asked)
+            try:
+                async for chunk in chunks:
+                    if getattr(chunk, "usage", None):  # chunks of LiteLLM lack fields
+                        spent = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+                    for choice in chunk.choices[:1]:
+                        is_answered = True
+                        if getattr(choice.delta, "refusal", None):
+                            raise errors.ModelRefused(self._client.provider, "refusal")
+                        _gather(calls, choice.delta.tool_calls or ())
+                        if choice.delta.content:
+                            texts.append(choice.delta.content)
+                            yield choice.delta.content
+            finally:
+                await _close(chunks)
         if not is_answered:  # a body that is no stream has no events
             raise errors.BadModelAnswer(self._client.provider, "no choices")
         found = tuple(ToolCall(**calls[place]) for place in sorted(calls))
         cost = usage(self._model, spent[0], spent[1], started)
         yield ChatReply(content="".join(texts), tool_calls=found, usage=cost)
+
+
+async def _close(chunks: Any) -> None:  # Any: a stream of one of the SDKs
+    """End the request of a stream that was not read to its end."""
+    close = getattr(chunks, "close", None) or getattr(chunks, "aclose", None)
+    if close is not None and inspect.isawaitable(done := close()):
+        await done
 
 
 def _gather(calls: dict[int, dict[str, str]], pieces: Sequence[Any]) -> None:  # Any: the SDK's deltas

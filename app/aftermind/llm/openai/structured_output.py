@@ -67,14 +67,15 @@ async def _complete(
             model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
         )
     if not answer.choices:
-        raise _of_model(errors.BadModelAnswer(client.provider, "no choices"), model)
+        raise _name_model(errors.BadModelAnswer(client.provider, "no choices"), model)
     choice = answer.choices[0]
     refused = bool(getattr(choice.message, "refusal", None)) or choice.finish_reason == "content_filter"
     spent = (answer.usage.prompt_tokens, answer.usage.completion_tokens) if answer.usage else (0, 0)
     return _Completion(text=choice.message.content or "", refused=refused, spent=spent)
 
 
-def _of_model(error: errors.AftermindError, model: str) -> errors.AftermindError:
+def _name_model(error: errors.AftermindError, model: str) -> errors.AftermindError:
+    """The error, with the model as what failed."""
     error.model = model
     return error
 
@@ -82,12 +83,12 @@ def _of_model(error: errors.AftermindError, model: str) -> errors.AftermindError
 def _read(client: Client, model: str, said: _Completion, schema: type[A]) -> A | errors.AftermindError:
     """The answer, or what is wrong with it."""
     if said.refused:
-        return _of_model(errors.ModelRefused(client.provider, "refusal"), model)
+        return _name_model(errors.ModelRefused(client.provider, "refusal"), model)
     try:
         return schema.model_validate_json(said.text)
     except ValidationError as exc:
         fault = f"not of the schema: {_fault(exc)}"
-        return _of_model(errors.BadModelAnswer(client.provider, fault, answer=said.text), model)
+        return _name_model(errors.BadModelAnswer(client.provider, fault, answer=said.text), model)
 
 
 def _fault(exc: ValidationError) -> str:
