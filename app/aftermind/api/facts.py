@@ -18,6 +18,7 @@ from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import BY_USER, Assertion, Operation
+from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import uuid7
 
@@ -125,7 +126,7 @@ class Facts:
         valid_from: datetime | None = None,
         valid_to: datetime | None = None,
         confidence: float = 1.0,
-        cardinality: Cardinality | None = None,
+        cardinality: Cardinality | str | None = None,
         sources: tuple[EpisodeId, ...] = (),
     ) -> Fact:
         """Add a fact; returns the resulting fact.
@@ -149,7 +150,7 @@ class Facts:
             valid_from=valid_from,
             valid_to=valid_to,
             confidence=confidence,
-            cardinality=cardinality,
+            cardinality=_cardinality(cardinality),
             sources=sources,
         )
         return await self._parts.effects.commit(owner, lambda tx: self._state(tx, owner, stated))
@@ -166,7 +167,9 @@ class Facts:
         superseded.
 
         The profile loses what it has of the fact. To state that a fact has ended instead, add it again with `valid_to`.
+        Without a user the owner is that of the `Fact`.
         """
+        user_id, namespace = _owner_of(fact, user_id, namespace)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, role="writer")
         fact_id = _id(fact)
         return await self._parts.effects.commit(owner, lambda tx: self._retract(tx, owner, fact_id))
@@ -179,8 +182,9 @@ class Facts:
         Both stay in the history, and both have the messages that the fact came from as sources: a forget of those
         deletes both, and an undo leaves the correction. The profile has the new object, too; summaries quote messages
         and stay as they are.
-        None if the fact is already superseded; nothing is changed then.
+        None if the fact is already superseded; nothing is changed then. Without a user the owner is that of the `Fact`.
         """
+        user_id, namespace = _owner_of(fact, user_id, namespace)
         owner, fact_id, object = (
             self._parts.scope(namespace=namespace, user_id=user_id),
             _id(fact),
@@ -316,7 +320,11 @@ class Facts:
         namespace: str | None = None,
         group: str | None = None,
     ) -> Provenance | None:
-        """Where a fact came from, superseded or not, and what it replaced; None where the user has no such fact."""
+        """Where a fact came from, superseded or not, and what it replaced; None where the user has no such fact.
+
+        Without a user the owner is that of the `Fact`.
+        """
+        user_id, namespace = _owner_of(fact, user_id, namespace)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.fact(tx, owner, _id(fact))
@@ -345,10 +353,7 @@ class Facts:
         """
         owner = self._parts.scope(namespace=namespace)
         name = predicates.canonical(_text("predicate", predicate))
-        try:
-            said = None if cardinality is None else Cardinality(cardinality)
-        except ValueError as exc:
-            raise errors.InvalidFact("cardinality", cardinality, "it is 'single', 'multi' or None.") from exc
+        said = _cardinality(cardinality)
         await self._parts.effects.commit(
             owner, lambda tx: self._parts.store.set_cardinality(tx, owner.namespace, name, said)
         )
@@ -442,6 +447,12 @@ def _new_id() -> FactId:
     return FactId(uuid7())
 
 
+def _owner_of(fact: Fact | FactId | str, user_id: str | None, namespace: str | None) -> tuple[str | None, str | None]:
+    if not isinstance(fact, Fact) or user_id is not None or (fact.scope.user_id or "").startswith(GROUP_PREFIX):
+        return user_id, namespace
+    return fact.scope.user_id, fact.scope.namespace if namespace is None else namespace
+
+
 def _id(fact: Fact | FactId | str) -> FactId:
     if isinstance(fact, Fact):
         return fact.id
@@ -449,6 +460,13 @@ def _id(fact: Fact | FactId | str) -> FactId:
         return FactId(fact if isinstance(fact, UUID) else UUID(fact))
     except (ValueError, AttributeError, TypeError) as exc:
         raise errors.InvalidFact("fact", fact, "it is a Fact or the id of one.") from exc
+
+
+def _cardinality(given: Cardinality | str | None) -> Cardinality | None:
+    try:
+        return None if given is None else Cardinality(given)
+    except ValueError as exc:
+        raise errors.InvalidFact("cardinality", given, "it is 'single', 'multi' or None.") from exc
 
 
 def _text(field: str, value: object) -> str:

@@ -11,7 +11,7 @@ import pytest
 from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings, errors
 from aftermind.recall.render import without_turns
 from aftermind.stores.postgres.search import PostgresSearch
-from aftermind.types import Episode
+from aftermind.types import Cardinality, Episode
 from tests.support.learning import AT_ONCE, UNHURRIED, learning
 from tests.support.servers import Database
 
@@ -422,3 +422,18 @@ async def test_an_undo_withdraws_what_was_stated_with_its_message_as_the_only_so
     await empty.undo(message.id, user_id="vera")
 
     assert await empty.facts.query(user_id="vera") == []
+
+
+async def test_a_fact_knows_its_owner(empty: Memory) -> None:
+    await say(empty, ("I work at Acme.", (2026, 1, 12)))
+    [acme] = await empty.facts.query(user_id="vera")
+
+    corrected = await empty.facts.correct(acme, "Globex")
+    assert corrected is not None
+    assert await empty.facts.why(corrected) is not None
+    assert await empty.facts.retract(corrected)
+    added = await empty.facts.add("user", "role", "nurse", cardinality="single", user_id="vera")
+
+    assert added.cardinality is Cardinality.SINGLE
+    with pytest.raises(errors.InvalidFact, match="'single', 'multi'"):
+        await empty.facts.add("user", "role", "nurse", cardinality="one", user_id="vera")
