@@ -89,7 +89,7 @@ def test_the_browser_of_the_fastapi_tutorial_sees_that_a_message_was_processed(s
         named = set(re.findall(r'"(MemoryUpdate\w+)"', page))
         with client.stream("GET", "/events/browser") as stream:
             lines = stream.iter_lines()
-            assert next(lines).startswith(":")
+            assert next(lines).startswith("id: "), "the position, for a browser that is disconnected before an event"
             client.post("/chat/browser", json={"text": "I moved to Oslo."})
             events = set()
             for line in lines:
