@@ -36,7 +36,7 @@ STRICT_KEYWORDS = frozenset(
 )
 MAX_EMBEDDED_TOKENS = 8_192  # of one text
 MAX_REQUEST_TOKENS = 300_000  # of all texts of one call
-FAULTS = ("429", "500", "garbage", "truncated", "schema", "silence", "refusal", "huge")
+FAULTS = ("429", "500", "garbage", "page", "truncated", "schema", "silence", "refusal", "huge")
 
 
 @dataclass(slots=True)
@@ -258,6 +258,8 @@ def bad_answer(kind: str) -> Response:
     """An answer of status 200 that cannot be used."""
     if kind == "garbage":
         return PlainTextResponse("<html>upstream said no</html>", media_type="application/json")
+    if kind == "page":
+        return PlainTextResponse("<html>Sign in</html>", media_type="text/html")
     if kind == "refusal":
         return JSONResponse(completion("scripted", {"content": None, "refusal": "I cannot help with that."}, 1))
     content = {"truncated": '{"claims": [{"subject": "us', "schema": '{"claims": "many"}', "huge": "x" * 10_000_000}

@@ -168,8 +168,8 @@ _REASONS = {
 _REMEDIES = {
     b"budget": "Wait, or raise AFTERMIND_MODEL_REQUESTS_PER_MINUTE or AFTERMIND_MODEL_TOKENS_PER_MINUTE.",
     b"breaker": "Check its address in the workers' environment (OPENAI_BASE_URL), and that it answers there. "
-    "`aftermind jobs list` shows the errors. Calls resume by themselves; `aftermind jobs run-now` repeats waiting jobs "
-    "now. If no process is configured with it any more, this line is gone within minutes.",
+    "`aftermind jobs list` shows the errors. Calls resume by themselves when the pause ends; `aftermind jobs run-now` "
+    "then repeats waiting jobs. If no process is configured with it any more, this line is gone within minutes.",
     b"limited": "Wait, or ask the provider for a higher limit.",
     b"refused": "Set or correct the key in the workers' environment (OPENAI_API_KEY).",
 }

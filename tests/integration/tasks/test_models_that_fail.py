@@ -195,6 +195,21 @@ async def test_garbage_after_an_outage_is_asked_for_again_and_its_letter_names_m
     assert [each.model for each in attempts if each.outcome != "snoozed"] == ["scripted"] * 3
 
 
+@pytest.mark.parametrize("kind", [JobKind.EMBED, JobKind.EXTRACT])
+async def test_the_page_of_a_proxy_is_a_provider_that_is_away(
+    runtime: Runtime, model: ScriptedOpenAI, kind: JobKind
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    model.script.plan = ["page"]
+
+    await work(runtime, kind)
+
+    (job,) = await jobs(runtime, kind)
+    assert (job.state, job.reason_code) == (JobState.RETRYING, "llm_unavailable")
+    assert "no JSON" in (job.error or "")
+    assert (await work(runtime, kind)).done == 1
+
+
 async def test_an_answer_is_paid_once_though_its_worker_failed_before_it_was_applied(
     runtime: Runtime, model: ScriptedOpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,3 +280,30 @@ def test_a_key_ends_pauses_of_keys_and_none_of_the_command_line(api: httpx.Clien
         finally:
             assert memory.job_admin.resume(kind="profile", namespace=namespace, actor="root")
     assert api.delete("/v1/pauses", params={"kind": "profile"}).status_code == 404
+
+
+def test_a_tenants_key_sees_no_chart_of_what_others_fail_at_and_pay(service: Service, owner_url: str) -> None:
+    asyncio.run(_fill_history(owner_url))
+    with httpx.Client(base_url=service.url, cookies={"aftermind_key": service.keys["all"]}) as browser:
+        page = browser.get("/", params={"hours": 24}).text
+        drawn = browser.get("/overview/series", params={"hours": 24}).json()
+
+    assert 'data-chart="waiting"' in page
+    assert 'data-chart="errors"' not in page
+    assert "invented" not in page
+    assert drawn["waiting"]
+    assert not {"errors", "cost"} & drawn.keys()
+
+
+async def _fill_history(owner_url: str) -> None:
+    connection = await asyncpg.connect(owner_url)
+    try:
+        await connection.execute(
+            "INSERT INTO aftermind.metric_history (seconds, at, series) "
+            "SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object("
+            "'aftermind_runnable_jobs{kind=\"store\"}', minute, "
+            '\'aftermind_failures_total{kind="extract",reason="invented"}\', minute) '
+            "FROM generate_series(1, 30) AS minute ON CONFLICT DO NOTHING"
+        )
+    finally:
+        await connection.close()

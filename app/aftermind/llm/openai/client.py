@@ -79,8 +79,19 @@ class Client:
     ) -> Sequence[Any]:
         """Vectors of texts, in order. OpenAI's are the same for questions."""
         asked = {"dimensions": dimension} if dimension is not None else {}
-        answer = await sdk.embeddings.create(model=model, input=list(texts), **asked)
+        try:
+            answer = await sdk.embeddings.create(model=model, input=list(texts), **asked)
+        except AttributeError:  # the SDK itself reads the vectors of a page
+            answer = ""
+        answer = self.checked(answer)
         return [row.embedding for row in sorted(answer.data, key=lambda row: row.index)]
+
+    def checked(self, answer: Any) -> Any:  # Any: the SDK's types
+        """The answer. Raises `ModelUnavailable` for the page of a proxy or a login, which the SDK returns as text."""
+        if isinstance(answer, str | bytes):
+            why = "it answered with a page that is no JSON. Check its address"
+            raise errors.ModelUnavailable(self.provider, why)
+        return answer
 
     async def close(self) -> None:
         """Close the running loop's connections. It can be used again afterwards."""

@@ -63,8 +63,10 @@ async def _complete(
     }
     given: Any = list(messages)
     async with client.call(model, tokens=prompt_tokens(messages)) as sdk:
-        answer = await sdk.chat.completions.create(
-            model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
+        answer = client.checked(
+            await sdk.chat.completions.create(
+                model=model, messages=given, response_format=wanted, max_completion_tokens=MAX_ANSWER_TOKENS
+            )
         )
     if not answer.choices:
         raise _name_model(errors.BadModelAnswer(client.provider, "no choices"), model)

@@ -37,6 +37,7 @@ CHARTS = (
     ("served", "Recalls by node", "per minute"),
     ("cost", "Model cost", "US dollars per hour"),
 )
+OF_ALL_TENANTS = ("errors", "cost")  # charts that show what others fail at and pay: for the right `tenants` alone
 FINISHED = "done"  # the outcome of a job that did what it was for
 
 router = APIRouter(route_class=rendering.PageRoute)
@@ -58,7 +59,8 @@ class Row:
 @router.get("/", response_class=HTMLResponse)
 async def overview(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=0, le=720)] = 1) -> HTMLResponse:
     """The whole page; its numbers and charts renew themselves. `hours` of history are drawn, 0: the last 15 minutes."""
-    more = {"hours": hours, "ranges": RANGES, "charts": CHARTS if hours else CHARTS[:3]}
+    charts = [chart for chart in (CHARTS if hours else CHARTS[:3]) if _may_see(viewer, chart[0])]
+    more = {"hours": hours, "ranges": RANGES, "charts": charts}
     return rendering.page(request, "overview.html", await _measures(request, viewer) | more, here="overview")
 
 
@@ -74,14 +76,18 @@ async def series(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=
 
     The history is used once it has two samples, so that the charts are full when the page is opened.
     """
-    if hours:
-        history = await _history(viewer, timedelta(hours=hours))
-        if len(history) > 1:
-            series = await asyncio.to_thread(history_charts.series, history)
-            return JSONResponse(series, headers={"Cache-Control": "no-store"})
-    samples = await _pulse(request).samples()
-    series = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
-    return JSONResponse(series, headers={"Cache-Control": "no-store"})
+    history = await _history(viewer, timedelta(hours=hours)) if hours else ()
+    if len(history) > 1:
+        drawn = await asyncio.to_thread(history_charts.series, history)
+    else:
+        samples = await _pulse(request).samples()
+        drawn = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's
+    allowed = {name: values for name, values in drawn.items() if _may_see(viewer, name)}
+    return JSONResponse(allowed, headers={"Cache-Control": "no-store"})
+
+
+def _may_see(viewer: Viewer, chart: str) -> bool:
+    return chart not in OF_ALL_TENANTS or viewer.may(Right.TENANTS)
 
 
 async def _history(viewer: Viewer, over: timedelta) -> Sequence[MetricSample]:
@@ -124,7 +130,9 @@ async def _measures(request: Request, viewer: Seen) -> dict[str, object]:
         ),
         "recalls": {key[0]: round(count) for key, count in recalls.items()},
         "degraded": _sum(metric_deltas.grown(before.counts, now.counts, "aftermind_recalls_degraded_total", ())),
-        "failures": metric_deltas.grown(before.counts, now.counts, "aftermind_failures_total", ("kind", "reason")),
+        "failures": metric_deltas.grown(before.counts, now.counts, "aftermind_failures_total", ("kind", "reason"))
+        if viewer.may(Right.TENANTS)
+        else {},
         "over": min(LATENCY_OVER, now.at - samples[0].at).total_seconds(),
         "spending": spending,
         "models": _by_model(spending),
