@@ -316,7 +316,8 @@ def _conversation(
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
     session = session or f"ingest-{_digest(turns[0])[:16]}"
-    ids = iter(found.get("exported_ids") or ())
+    given = found.get("exported_ids")  # any file may have the name
+    ids = iter(given if isinstance(given, list) else ())
     return [
         FileTurn(
             key=_key(user, name, index, turn),

@@ -99,9 +99,10 @@ def _without_sources(one: RecordedAssertion, undone: frozenset[EpisodeId]) -> Re
 
 
 def _is_correction(one: RecordedAssertion, retracted: Collection[tuple[object, datetime]]) -> bool:
-    """Whether a call stated it in place of a fact that it retracted: that stays true without the fact's messages."""
-    is_stated = one.extractor == BY_USER and one.claim.operation is Operation.ASSERT
-    return is_stated and (group_key(one.claim), one.claim.said_at) in retracted
+    """Whether a call retracted it, or stated it in place of what it retracted: both stay without the messages."""
+    if one.extractor != BY_USER or one.claim.operation is Operation.RETRACT:
+        return one.extractor == BY_USER
+    return (group_key(one.claim), one.claim.said_at) in retracted
 
 
 def _left(fact: Fact, undone: frozenset[EpisodeId]) -> Fact:

@@ -437,3 +437,15 @@ async def test_a_fact_knows_its_owner(empty: Memory) -> None:
     assert added.cardinality is Cardinality.SINGLE
     with pytest.raises(errors.InvalidFact, match="'single', 'multi'"):
         await empty.facts.add("user", "role", "nurse", cardinality="one", user_id="vera")
+
+
+async def test_an_undo_does_not_bring_back_what_a_call_has_retracted(empty: Memory) -> None:
+    await say(empty, ("I live in Paris.", (2026, 1, 12)))
+    [paris] = await empty.facts.query(user_id="vera")
+    rome = await empty.facts.correct(paris, "Rome", user_id="vera")
+    assert rome is not None
+    await empty.facts.retract(rome, user_id="vera")
+
+    await empty.undo(*paris.sources, user_id="vera")
+
+    assert await empty.facts.query(user_id="vera") == []
