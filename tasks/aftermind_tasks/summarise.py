@@ -9,6 +9,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.llm.injection import screening
 from aftermind.types import Episode, JobId, JobKind, Lease, Summary
+from aftermind.types.blocks_summaries_profiles import latest_message_at
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
 from aftermind_tasks.job_outcome_types import Done, Outcome
@@ -83,11 +84,10 @@ async def _ask(
         text = await screening.without_instructions(condensed.text[:MAX_CHARACTERS])
     else:
         text = base.text if base else ""
-    before = [base.last_message_at] if base and base.last_message_at else []
     answer = extraction_call.build_answer(seen.episodes, extraction_call.SUMMARY) | {
         "text": text,
         "covers_to": seen.episodes[-1].position,
-        "last_message_at": max([*before, *(each.occurred_at for each in seen.episodes)]).isoformat(),
+        "last_message_at": latest_message_at(base, (each.occurred_at for each in seen.episodes)).isoformat(),
         "turns": (base.turns if base else 0) + len(seen.episodes),
         "over": seen.before.version if seen.before else 0,
         "is_more": seen.is_more,

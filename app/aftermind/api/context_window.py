@@ -15,6 +15,7 @@ from aftermind.recall.query import Query, RecallOptions
 from aftermind.recall.token_budget import MOST_CHARACTERS
 from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Episode, Json, Role, Scope, Summary
+from aftermind.types.blocks_summaries_profiles import latest_message_at
 from aftermind.types.message import UNDONE
 
 # The summary so far (None: there is none) and the episodes that the window has no space for, oldest first; returns
@@ -210,14 +211,13 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
     if not text:
         return None if base is None else base.text
     ids, seen = [each.id for each in uncovered], {each.id for each in shown}
-    before_at = [base.last_message_at] if base and base.last_message_at else []
     summary = Summary(
         scope=replace(scope, agent_id=None),
         text=text,
         covers_to=uncovered[-1].position,
         turns=(0 if base is None else base.turns) + len(uncovered),
         updated_at=datetime.now(UTC),
-        last_message_at=max([*before_at, *(each.occurred_at for each in uncovered)]),
+        last_message_at=latest_message_at(base, (each.occurred_at for each in uncovered)),
         summariser=f"own:{getattr(summarise, '__qualname__', type(summarise).__qualname__)}",
     )
 

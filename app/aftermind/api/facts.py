@@ -209,14 +209,15 @@ class Facts:
     async def _restore(self, tx: Transaction, owner: Scope, given: Sequence[Assertion]) -> int:
         await self._parts.store.tombstones(tx, [owner])  # holds a forget of this user off until the end
         await self._parts.store.hold_beliefs(tx, owner)
-        aliases, merged = await self._aliases(tx, owner, ""), 0
-        for claim in given:
-            if _is_alias(claim) and entities.entity_name(claim.subject, aliases) == claim.subject:
-                await self._merge(tx, owner, claim.object, [claim.subject])
-                aliases, merged = await self._aliases(tx, owner, ""), merged + 1
-        claims = [entities.rename(claim, aliases) for claim in given if not _is_alias(claim)]
-        changes = await self._resolve(tx, owner, claims, now=await self._parts.store.now(tx))
-        return merged + sum(one.extractor == BY_USER for one in changes.said)
+        now = await self._parts.store.now(tx)
+        names = [claim for claim in given if claim.predicate == entities.SAME_AS]
+        changed = await self._resolve(tx, owner, names, now=now)
+        aliases = await self._aliases(tx, owner, "")
+        claims = [entities.rename(claim, aliases) for claim in given if claim.predicate != entities.SAME_AS]
+        changes = await self._resolve(tx, owner, claims, now=now)
+        if changed.said:
+            await self._rename_merged(tx, owner)
+        return sum(one.extractor == BY_USER for one in (*changed.said, *changes.said))
 
     async def _correct(self, tx: Transaction, owner: Scope, fact_id: FactId, object: str) -> Fact | None:
         found = await self._believed(tx, owner, fact_id)
@@ -231,14 +232,35 @@ class Facts:
             valid_to=found.valid_to,
             sources=found.sources,
         )
-        return await self._state(tx, owner, _retraction(found), stated)
+        return await self._state(tx, owner, await self._retraction(tx, owner, found), stated)
 
     async def _retract(self, tx: Transaction, owner: Scope, fact_id: FactId) -> bool:
         found = await self._believed(tx, owner, fact_id)
         if found is None:
             return False
-        changes, _ = await self._believe(tx, owner, _retraction(found))
+        changes, _ = await self._believe(tx, owner, await self._retraction(tx, owner, found))
         return fact_id in changes.superseded
+
+    async def _retraction(self, tx: Transaction, owner: Scope, fact: Fact) -> Assertion:
+        """With the fact's messages as sources, since it has their text: a forget of them deletes it. Without them if a
+        call stated the fact too: it would be valid again then.
+        """
+        said = await self._parts.store.recorded_assertions(tx, owner, [fact.subject])
+        is_stated = any(
+            not one.claim.sources
+            and one.claim.operation is Operation.ASSERT
+            and predicates.canonical(one.claim.predicate) == fact.predicate
+            and predicates.same_text(one.claim.object, fact.object)
+            for one in said
+        )
+        return Assertion(
+            subject=fact.subject,
+            predicate=fact.predicate,
+            object=fact.object,
+            said_at=UNDATED,
+            operation=Operation.RETRACT,
+            sources=() if is_stated else fact.sources,
+        )
 
     async def _believed(self, tx: Transaction, owner: Scope, fact_id: FactId) -> Fact | None:
         """The fact, which no other transaction changes until the end of this one; None if it is superseded."""
@@ -284,7 +306,6 @@ class Facts:
         return await self.query(subject=entity, user_id=user_id, namespace=namespace)
 
     async def _merge(self, tx: Transaction, owner: Scope, entity: str, names: Sequence[str]) -> None:
-        store = self._parts.store
         entity = entities.entity_name(entity, await self._aliases(tx, owner, entity))
         for alias in names:
             if predicates.same_text(alias, entity):  # the entity was an alias of this name
@@ -292,6 +313,11 @@ class Facts:
                     "alias", alias, f"it is the entity's own name; {entity!r} has aliases already."
                 )
             await self._believe(tx, owner, _same_as(alias, entity))
+        await self._rename_merged(tx, owner)
+
+    async def _rename_merged(self, tx: Transaction, owner: Scope) -> None:
+        """Let the facts under an alias be those of its entity."""
+        store = self._parts.store
         now = await store.now(tx)
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
         changes = entities.merge(
@@ -398,22 +424,6 @@ class Facts:
             if traits := amended_traits(profile, changes.superseded, [*after, *changes.added], now=now):
                 await store.merge_profile(tx, owner, traits, at=now)
         return changes
-
-
-def _retraction(fact: Fact) -> Assertion:
-    """With the fact's messages as sources: their text may be in it, so a forget of them deletes it."""
-    return Assertion(
-        subject=fact.subject,
-        predicate=fact.predicate,
-        object=fact.object,
-        said_at=UNDATED,
-        operation=Operation.RETRACT,
-        sources=fact.sources,
-    )
-
-
-def _is_alias(claim: Assertion) -> bool:
-    return claim.predicate == entities.SAME_AS and claim.operation is Operation.ASSERT
 
 
 def _same_as(alias: str, entity: str) -> Assertion:

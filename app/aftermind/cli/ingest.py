@@ -170,14 +170,9 @@ async def play(
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
         await _undo(memory, [each for each in stored if each[0].undone], done, seconds=still_seconds)
-    ids = {
-        old: new
-        for turn, receipt in stored
-        if len(turn.exported_ids) == len(receipt.episode_ids)
-        for old, new in zip(turn.exported_ids, receipt.episode_ids, strict=True)
-    }
-    for each in edits:
-        await _apply_edits(memory, replace(each, namespace=namespace or each.namespace), ids, done)
+    if edits:
+        edits = [replace(each, namespace=namespace or each.namespace) for each in edits]
+        await _apply_all_edits(memory, edits, stored, done, seconds=still_seconds)
     return done
 
 
@@ -266,13 +261,43 @@ async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done:
         done.undone += len(receipt.episode_ids)
 
 
-async def _apply_edits(memory: Memory, edits: FileEdits, ids: Mapping[str, EpisodeId], done: Ingested) -> None:
-    """Edit facts and blocks as where they were exported. `ids` are the messages' new ids; existing blocks stay."""
+async def _apply_all_edits(
+    memory: Memory,
+    edits: Sequence[FileEdits],
+    stored: Sequence[tuple[FileTurn, Receipt]],
+    done: Ingested,
+    *,
+    seconds: float,
+) -> None:
+    """Edit facts and blocks as where they were exported, once the messages that they name are stored."""
+    named = {str(source) for each in edits for claim in each.assertions for source in claim.sources}
+    ids: dict[str, EpisodeId | None] = {}  # of messages where they were exported; None: forgotten here
+    for turn, receipt in stored:
+        if named.isdisjoint(turn.exported_ids) or len(turn.exported_ids) != len(receipt.episode_ids):
+            continue
+        try:
+            await receipt.stored(timeout=seconds)
+        except errors.ReceiptTimeout:
+            done.stalled = "edits of facts and blocks wait for messages that are not stored yet. Repeat the command"
+            return
+        except (errors.JobDead, errors.Forgotten):
+            pass  # none of its messages is found below
+        found = await memory.get(*receipt.episode_ids, user_id=turn.user_id, namespace=turn.namespace)
+        here = [None if each is None else each.id for each in found]
+        ids.update(zip(turn.exported_ids, here, strict=True))
+    for each in edits:
+        await _apply_edits(memory, each, ids, done)
+
+
+async def _apply_edits(memory: Memory, edits: FileEdits, ids: Mapping[str, EpisodeId | None], done: Ingested) -> None:
+    """What was stated about messages that were forgotten here is left out; existing blocks stay."""
     user, space = edits.user_id, edits.namespace
-    claims = [
-        replace(claim, sources=tuple(ids[str(each)] for each in claim.sources if str(each) in ids))
-        for claim in edits.assertions
-    ]
+    claims = []
+    for claim in edits.assertions:
+        imported = [ids[str(each)] for each in claim.sources if str(each) in ids]
+        sources = tuple(each for each in imported if each is not None)
+        if sources or not imported:
+            claims.append(replace(claim, sources=sources))
     try:
         done.edits += await memory.facts.restore(claims, user_id=user, namespace=space)
     except errors.InvalidInput as exc:

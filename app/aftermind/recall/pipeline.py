@@ -496,11 +496,13 @@ class Recall:
             payloads = await self._unstored(route.tx, query.scope.owner)
             await self._add_unstored(run, route, payloads[::-1][: self._settings.pending_recalled + 1])
         most = limit + NEAR_MISSES if run.excluded is not None else limit
-        newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=most)
+        # Twice as many: a call of a tool, which is not shown, is followed by its result.
+        newest = await self._store.history(route.tx, query.scope.owner, wanted, limit=2 * most)
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
-        ordered = sorted([*known, *waiting], key=lambda each: each.position, reverse=True)[:most]
+        spoken = [each for each in (*known, *waiting) if not _is_tool_call(each)]
+        ordered = sorted(spoken, key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
             Match(item=episode, score=1.0 - place / (run.available + 1), rank=place + 1)
@@ -534,11 +536,11 @@ class Recall:
         if query.mode is RecallMode.HYBRID:
             run.matches = match_selection.prefer_names(run.matches)
         if run.time.orders_turns:
-            _keep_likely(run, run.time.preferred(run.matches), least=run.min_score)
+            _keep_likely(run, run.time.preferred(run.matches), least=min(run.min_score, NOISE))
         run.matches = self._decayed(run, run.matches)
         await self._apply_feedback(run, route)
         if run.spans_sessions:
-            _keep_likely(run, diversify_sessions(run.matches), least=query.min_score)
+            _keep_likely(run, diversify_sessions(run.matches), least=min(query.min_score, NOISE))
 
     def _decayed(self, run: _Run, matches: list[Match]) -> list[Match]:
         """Newer ones likelier, if a setting asks for it and the question names no period."""

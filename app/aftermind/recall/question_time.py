@@ -40,14 +40,16 @@ _MENTIONS_TIME = re.compile(
     r"this (?:morning|spring|summer|autumn|fall|winter)|"
     r"january|february|march|april|june|july|august|september|october|november|december)\b"
 )
-_UNTIL, _SINCE, _AFTER = (
-    re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for words in ("before|until|till", "since", "after")
+_UNTIL, _SINCE = (
+    re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
+    re.compile(r"\b(?:after|since)\b", re.IGNORECASE),
 )
 # "In summer", of a question about the past; a habit or a plan is about no one summer. Not "after the fall".
 _BARE_SEASON = re.compile(
-    r"\b(?:in|during)\s+(?:the\s+)?(?P<season>spring|summer|autumn|fall|winter)\b(?!\s+of\b)", re.IGNORECASE
+    r"\b(?:in|during)\s+(?:the\s+)?(?P<season>spring|summer|autumn|fall|winter)(?=\s*(?:[?.,!;]|$))", re.IGNORECASE
 )
 _ASKS_PAST = re.compile(r"\b(?:did|was|were|had|happened)\b", re.IGNORECASE)
+_HABIT = re.compile(r"\b(?:like|love|enjoy|prefer|usually|always|often)\b", re.IGNORECASE)
 _MOMENT = (
     r"(?:\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|q[1-4] \d{4}|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|spring|summer|autumn|fall|winter)[a-z]*"
@@ -57,6 +59,7 @@ _RANGE = re.compile(
     rf"\b(?:between|from|in|during) (?P<first>{_MOMENT}) (?:and|to|until|till|through|or) (?P<last>{_MOMENT})\b",
     re.IGNORECASE,
 )
+_AFTER = re.compile(rf"\bafter (?:the )?{_MOMENT}", re.IGNORECASE)  # not "after dinner yesterday"
 _YEAR = re.compile(r"\b(?:19|20)\d{2}\b")
 _RELATIVE = re.compile(
     r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
@@ -96,7 +99,7 @@ class QuestionTime:
         elif _UNTIL.search(text):
             start, end = _BEGINNING, start
         elif _AFTER.search(text):
-            start, end = end, max(now, end)
+            start, end = end, now if end < now else _LATEST_END
         elif _SINCE.search(text):
             end = max(now, end)
         return cls(start=start, end=min(end, _LATEST_END), asks_when=asks_when, is_past=is_past or end <= now)
@@ -183,7 +186,7 @@ def _range_in(text: str, now: datetime) -> dates.Period | None:
 def _bare_season(text: str, now: datetime) -> dates.Period | None:
     """The latest season of the name that has begun."""
     found = _BARE_SEASON.search(text)
-    if found is None or _ASKS_PAST.search(text) is None:
+    if found is None or _ASKS_PAST.search(text) is None or _HABIT.search(text) is not None:
         return None
     of_years = (dates.find(f"{found['season']} {year}", now) for year in (now.year, now.year - 1))
     return next((each for each in of_years if each is not None and each.start <= now), None)

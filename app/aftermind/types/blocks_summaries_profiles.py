@@ -1,6 +1,6 @@
 """Blocks, session summaries and profiles of a user."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -40,6 +40,12 @@ class Summary:
 
     def __repr__(self) -> str:
         return f"<Summary of {self.turns} turns: {shorten(self.text)!r}>"
+
+
+def latest_message_at(before: Summary | None, occurred: Iterable[datetime]) -> datetime:
+    """When the latest message of a summary occurred that continues another one."""
+    earlier = [before.last_message_at] if before is not None and before.last_message_at is not None else []
+    return max([*earlier, *occurred])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

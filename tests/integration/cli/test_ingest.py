@@ -160,3 +160,50 @@ async def test_assertions_that_cannot_be_read_are_reported(tmp_path: Path) -> No
 
     assert isinstance(bad, BadLine)
     assert "edits of facts and blocks cannot be read" in bad.reason
+
+
+async def test_names_that_were_merged_otherwise_or_no_longer_are_so_where_an_export_is_ingested(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        for entity, alias in (("Melanie", "Mel"), ("Anna", "Annie"), ("Robert", "Bob")):
+            await memory.facts.merge_entities(entity, alias, user_id="eva")
+        await memory.facts.merge_entities("Annika", "Annie", user_id="eva")
+        for fact in await memory.facts.query(predicate="same_as", user_id="eva"):
+            if fact.subject in ("Mel", "Bob"):
+                await memory.facts.retract(fact, user_id="eva")
+        await memory.facts.merge_entities("Bob", "Robert", user_id="eva")
+        await memory.facts.add("Annie", "likes", "tea", user_id="eva")
+        path = await exported(memory, "eva", tmp_path / "eva.json")
+
+        for _ in range(2):
+            done = await ingest.play(memory, list(importers.read(path)), namespace="other")
+
+        here = {fact.text for fact in await memory.facts.query(user_id="eva")}
+        there = {fact.text for fact in await memory.facts.query(user_id="eva", namespace="other")}
+    assert not done.bad
+    assert here == there
+    assert not [text for text in there if text.startswith("Mel ")]
+
+
+async def test_a_correction_of_a_message_that_was_forgotten_is_not_made_again(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+        await memory.remember("I live in Paris.", user_id="eva", session_id="s")
+        await memory.drain(user_id="eva", timeout=30)
+        [paris] = await memory.facts.query(user_id="eva")
+        await memory.facts.correct(paris, "Rome")
+        read = list(importers.read(await exported(memory, "eva", tmp_path / "eva.json")))
+        await ingest.play(memory, read, namespace="other")
+        [rome] = await memory.facts.query(user_id="eva", namespace="other")
+        await memory.forget(ids=rome.sources, user_id="eva", namespace="other")
+
+        again = await ingest.play(memory, read, namespace="other")
+
+        assert again.edits == 0
+        assert await memory.facts.query(user_id="eva", namespace="other") == []
+
+
+def test_a_conversation_whose_exported_ids_are_no_list_is_read(tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}], "exported_ids": 1}')
+
+    [turn] = importers.read(tmp_path / "odd.jsonl")
+
+    assert isinstance(turn, importers.FileTurn)

@@ -439,6 +439,47 @@ async def test_a_fact_knows_its_owner(empty: Memory) -> None:
         await empty.facts.add("user", "role", "nurse", cardinality="one", user_id="vera")
 
 
+async def test_min_score_leaves_what_took_the_place_of_a_former_fact_in_a_question_about_time(empty: Memory) -> None:
+    await say(
+        empty,
+        ("I live in Lisbon.", (2025, 9, 14)),
+        ("The weather was mild.", (2025, 10, 1)),
+        ("I moved to Porto.", (2026, 2, 14)),
+        ("My bike has a flat tyre.", (2026, 3, 1)),
+    )
+    question = "When did I live in Lisbon, where do I live?"
+
+    every = await empty.recall_scored(question, user_id="vera", load=["history", "facts"])
+    found = await empty.recall_scored(question, user_id="vera", min_score=0.1, load=["history", "facts"])
+
+    assert [match.score for match in found] == [match.score for match in every if match.score >= 0.1]
+
+
+async def test_what_a_call_stated_and_retracted_stays_retracted_after_a_forget_of_the_message(empty: Memory) -> None:
+    await empty.facts.add("user", "likes", "tea", user_id="vera")
+    await say(empty, ("I like tea.", (2026, 1, 12)))
+    [tea] = await empty.facts.query(user_id="vera")
+    await empty.facts.retract(tea)
+
+    await empty.forget(ids=tea.sources, user_id="vera")
+    await empty.facts.add("user", "likes", "jazz", user_id="vera")
+
+    assert [fact.object for fact in await empty.facts.query(user_id="vera")] == ["jazz"]
+
+
+async def test_the_latest_messages_are_those_with_words(empty: Memory) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turn = [Message.user("Rain?")]
+    for _ in range(6):
+        turn += [Message.assistant("", metadata={"tool_calls": [call]}), Message.tool("dry", name="weather")]
+    await empty.remember(turn, user_id="vera", session_id="s")
+    await empty.drain(user_id="vera")
+
+    block = await empty.recall("", user_id="vera", mode="recency", limit=5)
+
+    assert [getattr(match.item, "content", "") for match in block.matches] == ["dry"] * 5
+
+
 async def test_an_undo_does_not_bring_back_what_a_call_has_retracted(empty: Memory) -> None:
     await say(empty, ("I live in Paris.", (2026, 1, 12)))
     [paris] = await empty.facts.query(user_id="vera")

@@ -33,7 +33,7 @@ async def test_a_worker_that_begins_with_all_its_loops_at_once_claims_nothing_th
 
 
 async def test_before_any_pause_was_read_every_job_is_paused() -> None:
-    away = PostgresDatabase("postgresql://nobody:x@127.0.0.1:1/nowhere")
+    away = PostgresDatabase("postgresql://none:x@127.0.0.1:1/nowhere")
 
     assert await JobPauses(away, job_admin).is_paused(JobKind.EXTRACT)
     await away.close()

@@ -69,6 +69,8 @@ def shown(claim: Assertion) -> str:
         ("I work at Oxford University and Cambridge University.", ["works_at Oxford University"]),
         ("I work at Acme and Paula studies at Leeds University.", ["works_at Acme"]),
         ("I work at Google and Stanford University.", ["works_at Google"]),
+        ("I work at the BBC and Oxford University.", ["works_at BBC"]),
+        ("I work at the Ministry of Health and Stanford University.", ["works_at Ministry of Health"]),
         ("I work at the University of Oxford and Google.", ["works_at University of Oxford"]),
         ("I work at the Bank of America and Microsoft.", ["works_at Bank of America"]),
         ("I've been working for Anna for two years.", []),

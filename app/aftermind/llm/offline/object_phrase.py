@@ -25,7 +25,8 @@ _AND_NAMES = frozenset(
     }
 )
 _BODIES_OF = frozenset({"bureau", "department", "faculty", "ministry", "museum", "office", "school"})  # "of X and Y"
-_BODIES = _BODIES_OF | {"academy", "centre", "center", "college", "gallery", "institute", "library", "university"}
+_COLLECTIONS = frozenset({"centre", "center", "gallery", "institute", "library", "museum"})  # "X and Y Museum"
+_BODIES = _BODIES_OF | _COLLECTIONS | {"academy", "college", "university"}
 _ENDS = "?!\"'“”«»*"
 
 
@@ -143,8 +144,12 @@ def _joined_end(tokens: list[_Token], start: int, end: int, grammar: Grammar, *,
     # "the Science and Industry Museum", "the Museum of Science and Industry": one name, with its article
     has_article = start > 0 and tokens[start - 1].low in grammar.name_articles
     is_body = has_article and (
-        (tokens[last - 1].low in _BODIES and _BODIES.isdisjoint(token.low for token in tokens[start:end]))
-        or (tokens[start].low in _BODIES_OF and "of" in {token.low for token in tokens[start:end]})
+        (tokens[last - 1].low in _COLLECTIONS and _BODIES.isdisjoint(token.low for token in tokens[start:end]))
+        or (
+            tokens[start].low in _BODIES_OF
+            and "of" in {token.low for token in tokens[start:end]}
+            and _BODIES.isdisjoint(token.low for token in tokens[end + 1 : last])
+        )
     )
     is_body = is_body and joint.low == "and" and then.text != "the"
     is_joined = whole in _AND_NAMES or (joins and (joint.text == "&" or repeats or is_body))
