@@ -102,16 +102,18 @@ def make_filter(
 
 
 def moment(name: str, told: str | None) -> datetime | None:
-    """A time, or how long ago it was."""
+    """A time, or how long ago it was. A year or a month is its beginning, without an offset in UTC."""
     if told is None:
         return None
     number, unit = told[:-1], told[-1:]
     if unit in UNITS and number.isdecimal():
         return _ago(name, told)
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(told + {4: "-01-01", 7: "-01"}.get(len(told), ""))
     except ValueError as exc:
-        raise errors.InvalidFilter(name, told, "use 30m, 24h, 7d, or a time like 2026-01-31T12:00.") from exc
+        raise errors.InvalidFilter(
+            name, told, "use 30m, 24h, 7d, or a time like 2026-01, 2026-01-31 or 2026-01-31T12:00."
+        ) from exc
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -25,9 +25,11 @@ from aftermind.types import Block, Episode, Fact, FactId, JobKind, Match, Recall
 from aftermind.types.audit import Action
 from aftermind.types.job_admin import JobPause
 
+TIME = "24h, 7d, 2026-01, 2026-01-31 or 2026-01-31T12:00 (UTC)"
 KnownAt = Annotated[
-    datetime | None, typer.Option(help="The memory as it was at this time (UTC): without messages stored later.")
+    str | None, typer.Option(metavar="TIME", help=f"The memory as it was then, without messages stored later: {TIME}.")
 ]
+AsOf = Annotated[str | None, typer.Option(metavar="TIME", help=f"Facts that were valid then: {TIME}.")]
 DATE_CHARACTERS = len("2026-01-31")
 EMBEDDING_BUDGET_SECONDS = 10.0  # seconds: the SDK of a model provider alone takes a process a second to load
 COLOURS = {"Completed": "green", "Extracted": "green", "Embedded": "green", "Failed": "red", "Gap": "yellow"}
@@ -90,7 +92,7 @@ def recall(
             "min_score": min_score,
             "since": moment("since", since),
             "until": moment("until", until),
-            "known_at": _in_utc(known_at),
+            "known_at": moment("known_at", known_at),
         }
         if limit is not None:
             options["limit"] = limit
@@ -121,7 +123,7 @@ def facts(
     namespace: Namespace = None,
     subject: str | None = None,
     predicate: str | None = None,
-    as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
+    as_of: AsOf = None,
     known_at: KnownAt = None,
     history: Annotated[bool, typer.Option("--history", help="Include superseded facts.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the source messages of each fact.")] = False,
@@ -150,8 +152,8 @@ def facts(
             namespace=namespace,
             subject=subject,
             predicate=predicate,
-            as_of=_in_utc(as_of),
-            known_at=_in_utc(known_at),
+            as_of=moment("as_of", as_of),
+            known_at=moment("known_at", known_at),
         )
 
     found, reasons, progress, pauses = terminal.with_memory(work)
@@ -193,14 +195,16 @@ def graph(
     user: User = None,
     namespace: Namespace = None,
     hops: Annotated[int, typer.Option(help="Distance from the entity, 1 to 5.")] = 2,
-    as_of: Annotated[datetime | None, typer.Option(help="Facts that were valid at this time (UTC).")] = None,
+    as_of: AsOf = None,
     wide: terminal.Wide = False,
 ) -> FactGraph:
     """Show the facts that connect an entity with others, the nearest first."""
 
     async def work(memory: Memory) -> FactGraph:
         await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="graph")
-        return await memory.facts.graph(entity, user_id=user, namespace=namespace, hops=hops, as_of=_in_utc(as_of))
+        return await memory.facts.graph(
+            entity, user_id=user, namespace=namespace, hops=hops, as_of=moment("as_of", as_of)
+        )
 
     found = terminal.with_memory(work)
     none = f"No facts name {escape(entity)}."
@@ -209,10 +213,6 @@ def graph(
         distances = [f"{escape(name)} ({distance})" for name, distance in found.hops.items()]
         out.print(f"[dim]Distances: {', '.join(distances)}[/]")
     return found
-
-
-def _in_utc(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
 
 
 @terminal.with_json

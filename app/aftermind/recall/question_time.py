@@ -60,6 +60,7 @@ _RANGE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(rf"\bafter (?:the )?{_MOMENT}", re.IGNORECASE)  # not "after dinner yesterday"
+_BY_END = re.compile(r"\b(?:before|by|until|till) the end of\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:19|20)\d{2}\b")
 _RELATIVE = re.compile(
     r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
@@ -96,6 +97,8 @@ class QuestionTime:
         start, end = period.start, period.end
         if between is not None:
             pass
+        elif _BY_END.search(text):
+            start = _BEGINNING
         elif _UNTIL.search(text):
             start, end = _BEGINNING, start
         elif _AFTER.search(text):

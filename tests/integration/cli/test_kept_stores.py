@@ -77,6 +77,20 @@ def test_facts_and_recall_show_the_memory_as_it_was_known(store: str, stored: da
 
 
 @pytest.mark.parametrize("option", ["--as-of", "--known-at"])
+def test_a_time_is_a_date_its_beginning_or_how_long_ago(store: str, stored: datetime, option: str) -> None:
+    found = {
+        given: command(store, "facts", "--user", "ann", option, given).stdout.casefold()
+        for given in ("0d", "2020", "2020-10")
+    }
+    refused = command(store, "facts", "--user", "ann", option, "last-year")
+
+    assert "oslo" in found["0d"]
+    assert "oslo" not in found["2020"] + found["2020-10"]
+    assert refused.returncode != 0
+    assert "2026-01-31" in refused.stderr
+
+
+@pytest.mark.parametrize("option", ["--as-of", "--known-at"])
 def test_the_history_of_facts_refuses_a_time(store: str, stored: datetime, option: str) -> None:
     done = command(store, "facts", "--user", "ann", "--history", option, "2026-01-01")
 

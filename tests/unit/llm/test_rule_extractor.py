@@ -125,6 +125,7 @@ def shown(claim: Assertion) -> str:
         ("I'm married to Kim.", ["spouse Kim", "relationship_status married"]),
         ("I'm engaged!", ["relationship_status engaged"]),
         ("My dog is named Rex.", ["has_pet Rex"]),
+        ("I have a golden retriever named Sirius.", ["has_pet Sirius"]),
         ("I have a cat called Miso.", ["has_pet Miso"]),
         ("I have two dogs.", ["has_pet two dogs"]),
         ("I bought a new bike last month.", ["owns a new bike >2024-05-01"]),

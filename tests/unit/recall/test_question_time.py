@@ -83,6 +83,8 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
     [
         ("What happened in winter 2026?", "2025-12-01", "2026-03-01"),
         ("What happened in winter 2024?", "2024-12-01", "2025-03-01"),
+        ("What happened in the second half of 2025?", "2025-07-01", "2026-01-01"),
+        ("What had I done before the end of 2025?", "0001-01-01", "2026-01-01"),
         ("What happened in summer?", "2026-06-01", "2026-09-01"),
         ("What happened after June 2026?", "2026-07-01", "2026-11-28"),
         ("What happened after 2025?", "2026-01-01", "2026-11-28"),
@@ -95,7 +97,7 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
         ("What did I do in the spring?", "2026-03-01", "2026-06-01"),
     ],
 )
-def test_a_season_is_the_latest_one_that_has_begun(question: str, start: str, end: str) -> None:
+def test_a_period_of_a_question_is_the_one_that_was_meant(question: str, start: str, end: str) -> None:
     time = QuestionTime.of(question, datetime(2026, 11, 28, tzinfo=UTC))
 
     assert time.start is not None

@@ -23,6 +23,18 @@ _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "su
 _MONTH_WORDS, _UNIT_WORDS = tuple(name[:3] for name in MONTHS), ("day", "week", "month", "year")
 _SEASONS = {"spring": 3, "summer": 6, "autumn": 9, "fall": 9, "winter": 12}
 _QUALIFIERS = ("last", "this", "next")
+# Parts of a year: their first month, and how many they have. "Early 2025" is its first third.
+_PARTS = {
+    **{f"{name} half": (month, 6) for name, month in (("first", 1), ("second", 7), ("latter", 7))},
+    **{f"{name} quarter": (month, 3) for name, month in (("first", 1), ("second", 4), ("third", 7), ("fourth", 10))},
+    **{f"h{half}": (6 * half - 5, 6) for half in (1, 2)},
+    **{f"q{quarter}": (3 * quarter - 2, 3) for quarter in (1, 2, 3, 4)},
+    **dict.fromkeys(("beginning", "start"), (1, 2)),
+    **dict.fromkeys(("mid", "middle"), (5, 4)),
+    "early": (1, 4),
+    "late": (9, 4),
+    "end": (11, 2),
+}
 # Each with words of which a text that it matches has one. Most texts have none: checked so, a turn takes 22 us for 85.
 _FORMS = tuple(
     (re.compile(form, re.IGNORECASE), words)
@@ -43,7 +55,7 @@ _FORMS = tuple(
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
         (rf"\b(?:last|past)\s+(?P<back>{_COUNT}|few|couple of)\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
-        (r"\bq(?P<quarter>[1-4])\s+(?:of\s+)?(?P<year>\d{4})\b", ("q",)),
+        (rf"\b(?P<part>{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?(?P<year>(?:19|20)\d{{2}})\b", tuple(_PARTS)),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
         (
             r"\b(?P<which>last|this|next)\s+(?P<unit>day|week|weekend|month|year|summer|winter|spring|autumn|fall)\b",
@@ -86,9 +98,11 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
             return _days(datetime.fromisoformat(str(found["iso"])).replace(tzinfo=UTC), 1)
         if found.get("month"):
             return _calendar(found, today)
-        if found.get("season") or found.get("quarter"):
-            quarter = 3 * int(found.get("quarter") or 1) - 2
-            month = _SEASONS.get(str(found.get("season")).lower(), quarter)
+        if found.get("part"):
+            month, count = _PARTS[str(found["part"]).lower()]
+            return _months(datetime(int(str(found["year"])), month, 1, tzinfo=UTC), count)
+        if found.get("season"):
+            month = _SEASONS[str(found["season"]).lower()]
             start = datetime(int(str(found["year"])), month, 1, tzinfo=UTC)
             if month == _SEASONS["winter"] and start > today:
                 start = start.replace(year=start.year - 1)  # the winter that ended in this year
