@@ -1,11 +1,14 @@
 """Settings by namespace: a JSON object whose keys are namespaces, or beginnings of them with a final `*`. Pure."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from aftermind import errors
 
+T = TypeVar("T")
 
-def match_rule(rules: Mapping[str, str], namespace: str) -> str | None:
+
+def match_rule(rules: Mapping[str, T], namespace: str) -> T | None:
     """The value for a namespace: by its name, else by the longest beginning; None if no rule matches."""
     if namespace in rules:
         return rules[namespace]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -133,6 +133,19 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
 MAX_DIMENSION = 4_000  # of a vector
 
 
+class ModelBudget(BaseModel):
+    """What the models of one namespace may use in a day (UTC). 0: no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    tokens_per_day: int = Field(0, ge=0)
+    usd_per_day: float = Field(0.0, ge=0)
+
+    def is_used_up(self, *, tokens: int, usd: float) -> bool:
+        """Whether one of the limits is reached."""
+        return bool(0 < self.tokens_per_day <= tokens or 0 < self.usd_per_day <= usd)
+
+
 class Settings(BaseSettings):
     """All settings, from the environment (`AFTERMIND_*`), a `.env` file or keyword arguments. Frozen.
 
@@ -169,6 +182,7 @@ class Settings(BaseSettings):
             raise errors.InvalidSettings("AFTERMIND_HEARTBEAT_SECONDS", self.heartbeat_seconds, why)
         self._choose_database()
         check_rules("AFTERMIND_NAMESPACE_LANGUAGES", self.namespace_languages)
+        check_rules("AFTERMIND_NAMESPACE_BUDGETS", self.namespace_budgets)
 
     def _choose_database(self) -> None:
         default = {name: getattr(self, name) for name in database_map.FIELDS}
@@ -220,6 +234,17 @@ class Settings(BaseSettings):
     def language_for(self, namespace: str) -> str:
         """The language of a namespace's texts."""
         return match_rule(self.namespace_languages, namespace) or self.language
+
+    def budget_for(self, namespace: str) -> ModelBudget:
+        """The budget of a namespace: what its rule does not state is as for all."""
+        default = {"tokens_per_day": self.namespace_tokens_per_day, "usd_per_day": self.namespace_usd_per_day}
+        rule = match_rule(self.namespace_budgets, namespace)
+        return ModelBudget(**default | ({} if rule is None else rule.model_dump(exclude_unset=True)))
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether any namespace may have a budget."""
+        return bool(self.namespace_tokens_per_day or self.namespace_usd_per_day or self.namespace_budgets)
 
     def check_placed_here(self, namespace: str) -> None:
         """Raise `InvalidScope` for a namespace of another database, `TenantMoved` for one that has moved there."""
@@ -505,6 +530,10 @@ class Settings(BaseSettings):
         0.0,
         ge=0,
         description="US dollars that models with a published price may cost for one namespace in a day (UTC), embeddings included; beyond it, its jobs wait. 0: no limit.",
+    )
+    namespace_budgets: Mapping[str, ModelBudget] = Field(
+        {},
+        description='Other budgets of namespaces, as JSON: `{"acme": {"usd_per_day": 20}, "trial-*": {"usd_per_day": 0.5, "tokens_per_day": 100000}}`. A name has precedence over a prefix; a limit that a rule does not have is the one of all. The same for all processes.',
     )
     profile_mode: Literal["update", "replace"] = Field(
         "update",

@@ -143,8 +143,8 @@ async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -
 
     `tokens` False checks only dollars: embeddings are not in the budget of tokens.
     """
-    most = runtime.settings.namespace_tokens_per_day if tokens else 0
-    dollars = runtime.settings.namespace_usd_per_day
+    budget = runtime.settings.budget_for(scope.namespace)
+    most, dollars = budget.tokens_per_day if tokens else 0, budget.usd_per_day
     if not most and not dollars:
         return
     rows = await runtime.ledger.spending(scope.namespace, since=None)

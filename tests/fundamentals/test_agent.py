@@ -276,6 +276,41 @@ async def test_a_stream_that_is_closed_early_ends_the_request_of_the_model(user:
     assert [(each.content, each.metadata.get("interrupted")) for each in said] == [("Hi", None), ("word ", True)]
 
 
+@pytest.mark.parametrize("finish_reason", [None, "length"])
+async def test_an_answer_that_was_cut_off_is_recognised(user: str, finish_reason: str | None) -> None:
+    """By a gateway that ends the response in good form, or by the model's limit of tokens."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for word, reason in (("I hear ", None), ("you: ", finish_reason)):
+            chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+            chunk["choices"] = [{"index": 0, "delta": {"content": word}, "finish_reason": reason}]
+            writer.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        asked = Settings(embedder="hash", extractor="rules", openai_api_key="k", openai_base_url=url)
+        async with Memory("inmemory", settings=asked) as memory:
+            named = {"user_id": user, "session_id": "s1", "idempotency_key": "q1"}
+            if finish_reason is None:
+                with pytest.raises(errors.BadModelAnswer, match="without a finish_reason"):
+                    await Agent(model="any", memory=memory).arun("It is blue.", **named)
+                await Agent(model=ScriptedChatModel("I hear you: blue."), memory=memory).arun("It is blue.", **named)
+            else:
+                assert (await Agent(model="any", memory=memory).arun("It is blue.", **named)).finish_reason == "length"
+            said = await memory.history(user_id=user)
+    assert [each.content for each in said[1:]] == ["I hear you: blue." if finish_reason is None else "I hear you: "]
+
+
+@pytest.mark.parametrize("wrong", ["search", 5, {"name": "search"}])
+def test_what_is_no_tool_is_refused_when_the_agent_is_made(wrong: Any) -> None:  # Any: as a user may give it
+    with pytest.raises(errors.InvalidSettings, match="a tool is a function"):
+        Agent(model=ScriptedChatModel("Hi."), tools=[wrong])
+
+
 async def test_a_misspelt_kind_to_save_is_refused_before_anything_runs() -> None:
     for wrong in ({"histroy"}, "history"):
         with pytest.raises(errors.InvalidSettings, match="save"):

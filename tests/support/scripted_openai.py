@@ -287,6 +287,8 @@ async def _pieces(message: Mapping[str, Any]) -> AsyncIterator[bytes]:
         deltas.append({"tool_calls": [{"index": place, **call}]})
     for delta in deltas:
         yield _event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    yield _event({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     yield _event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}})
     yield b"data: [DONE]\n\n"
 

@@ -45,6 +45,7 @@ class _Run:
     turn: list[Message] = field(default_factory=list)
     usage: list[Usage] = field(default_factory=list)
     heard: list[str] = field(default_factory=list)  # pieces of the answer that the caller was given
+    finish_reason: str = "stop"  # of the last answer
     is_kept: bool = False
     idempotency_key: str | None = None
 
@@ -256,6 +257,7 @@ class Agent:
             memory=run.block,
             receipt=receipt,
             usage=tuple(run.usage),
+            finish_reason=run.finish_reason,
         )
 
     async def _remember(self, run: _Run, answer: str, told: list[MemoryEvent]) -> Receipt | None:
@@ -362,6 +364,7 @@ class Agent:
             if reply is None:
                 raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
             run.usage.append(reply.usage)
+            run.finish_reason = reply.finish_reason
             if not reply.tool_calls or is_last:
                 yield reply.content
                 return

@@ -73,9 +73,11 @@ class Tool:
 
 
 def collect(tools: Sequence[Function | Tool]) -> dict[str, Tool]:
-    """The tools by name. Raises `InvalidSettings` for two of one name."""
+    """The tools by name. Raises `InvalidSettings` for two of one name, and for what is neither function nor tool."""
     found: dict[str, Tool] = {}
     for given in tools:
+        if not isinstance(given, Tool) and not callable(given):
+            raise errors.InvalidSettings("tools", given, "a tool is a function, or a `Tool` made by Tool.of(function).")
         tool = given if isinstance(given, Tool) else Tool.of(given)
         if tool.name in found:
             raise errors.InvalidSettings("tools", tool.name, "two tools have this name; give one by Tool.of(…, name=).")

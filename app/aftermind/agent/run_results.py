@@ -40,6 +40,7 @@ class AgentResult:
 
     `memory` is the block that was recalled, None where memory was off or failed. `receipt` is of the turn that was
     handed over, None likewise. `messages` is that turn: what was asked, what tools returned, what was answered.
+    `finish_reason` is why the answer ended: `stop`, or `length` if the model's limit of tokens cut it off.
     """
 
     text: str
@@ -48,6 +49,7 @@ class AgentResult:
     memory: RecallBlock | None = None
     receipt: Receipt | None = None
     usage: tuple[Usage, ...] = field(default=())
+    finish_reason: str = "stop"
 
     def __str__(self) -> str:
         return self.text

@@ -15,7 +15,7 @@ from aftermind.ledger.protocol import Backlog
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
-from aftermind.settings import Settings
+from aftermind.settings import ModelBudget, Settings
 from aftermind.types import JobKind, JobState, Scope
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
@@ -179,7 +179,7 @@ async def health(parts: Parts) -> Health:
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
         looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
         looks.append(_check("webhooks", lambda: _webhooks(parts), needed=False))
-        if parts.settings.namespace_tokens_per_day or parts.settings.namespace_usd_per_day:
+        if parts.settings.has_budgets:
             looks.append(_check("budgets", lambda: _budgets(parts), needed=False))
         looks.append(_check("pauses", lambda: _pauses(parts), needed=False))
         seen, work, waiting, _ = await asyncio.gather(
@@ -304,8 +304,7 @@ async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]
 
     Their jobs of models wait until the next day (UTC). Raises `StoreUnavailable`.
     """
-    most, dollars = parts.settings.namespace_tokens_per_day, parts.settings.namespace_usd_per_day
-    if not most and not dollars:
+    if not parts.settings.has_budgets:
         return []
     tokens, spent = Counter[str](), defaultdict[str, float](float)
     async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
@@ -313,16 +312,17 @@ async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]
             tokens[row.namespace] += 0 if row.kind is JobKind.EMBED else row.tokens_in + row.tokens_out
             spent[row.namespace] += row.cost_usd
     return [
-        f"{name} has used its budget of today ({_used(tokens[name], most, spent[name], dollars)}); "
-        "its jobs of models wait"
+        f"{name} has used its budget of today ({_used(budget, tokens[name], spent[name])}); its jobs of models wait"
         for name in sorted(tokens)
-        if (most and tokens[name] >= most) or (dollars and spent[name] >= dollars)
+        if (budget := parts.settings.budget_for(name)).is_used_up(tokens=tokens[name], usd=spent[name])
     ]
 
 
-def _used(tokens: int, most: int, spent: float, dollars: float) -> str:
-    of_tokens = f"{tokens:,} of {most:,} tokens" if most else ""
-    return ", ".join(filter(None, (of_tokens, f"${spent:,.2f} of ${dollars:,.2f}" if dollars else "")))
+def _used(budget: ModelBudget, tokens: int, usd: float) -> str:
+    of_tokens = f"{tokens:,} of {budget.tokens_per_day:,} tokens" if budget.tokens_per_day else ""
+    return ", ".join(
+        filter(None, (of_tokens, f"${usd:,.2f} of ${budget.usd_per_day:,.2f}" if budget.usd_per_day else ""))
+    )
 
 
 async def _budgets(parts: Parts) -> str:

@@ -303,7 +303,8 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
             remedy = "Each is kept with its reason and payload. Fix the cause, then replay them."
             said = f"{row.dead:,} dead letters"
             findings.append(Finding(what=f"{row.kind} jobs", seen=said, verdict=Verdict.WARNING, remedy=remedy))
-    remedy = "They continue at 00:00 UTC, or with a larger AFTERMIND_NAMESPACE_TOKENS_PER_DAY or _USD_PER_DAY."
+    limits = "AFTERMIND_NAMESPACE_TOKENS_PER_DAY, AFTERMIND_NAMESPACE_USD_PER_DAY or AFTERMIND_NAMESPACE_BUDGETS"
+    remedy = f"They continue at 00:00 UTC, or with a larger limit: {limits}."
     findings += [
         Finding(what="budget", seen=each, verdict=Verdict.WARNING, remedy=remedy) for each in await spent_budgets(parts)
     ]

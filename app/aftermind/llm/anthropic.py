@@ -66,7 +66,8 @@ class _Completions:
                 whole = await events.get_final_message()
             except AssertionError as exc:  # the SDK's, for a body without events
                 raise errors.BadModelAnswer(self._provider, "a stream was asked for, and none came") from exc
-        yield SimpleNamespace(choices=[], usage=_usage(whole))
+        end = SimpleNamespace(delta=SimpleNamespace(content=None, tool_calls=()), finish_reason=_finish_reason(whole))
+        yield SimpleNamespace(choices=[end], usage=_usage(whole))
 
 
 def _request(model: str, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,8 +127,15 @@ def _completion(answer: Any) -> Any:
     calls = [_call(each.id, each.name, orjson.dumps(each.input).decode(), at) for at, each in enumerate(used)]
     refused = "refused" if answer.stop_reason == REFUSAL else None
     message = SimpleNamespace(content=text, tool_calls=calls, refusal=refused)
-    choice = SimpleNamespace(message=message, finish_reason=answer.stop_reason)
+    choice = SimpleNamespace(message=message, finish_reason=_finish_reason(answer))
     return SimpleNamespace(choices=[choice], usage=_usage(answer))
+
+
+def _finish_reason(answer: Any) -> str | None:
+    """In OpenAI's word."""
+    names = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
+    reason: str | None = answer.stop_reason
+    return names.get(reason or "", reason)
 
 
 def _call(id_: str, name: str, arguments: str, index: int) -> Any:
@@ -136,7 +144,7 @@ def _call(id_: str, name: str, arguments: str, index: int) -> Any:
 
 def _chunk(content: str | None = None, tool_calls: Sequence[Any] = ()) -> Any:
     delta = SimpleNamespace(content=content, tool_calls=tool_calls)
-    return SimpleNamespace(choices=[SimpleNamespace(delta=delta)], usage=None)
+    return SimpleNamespace(choices=[SimpleNamespace(delta=delta, finish_reason=None)], usage=None)
 
 
 def _usage(answer: Any) -> Any:

@@ -114,11 +114,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """A model's answer: text, tools to call, or both."""
+    """A model's answer: text, tools to call, or both.
+
+    `finish_reason` is why it ended, in the provider's word: `stop`, `tool_calls`, or `length` if it was cut off.
+    """
 
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=lambda: Usage(model="unknown"))
+    finish_reason: str = "stop"
 
 
 class Embedder(Protocol):

@@ -40,7 +40,7 @@ from aftermind.types import (
 )
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
-PINNED_SHARE = 0.25  # maximum share of the budget for those, so that matches have space
+PINNED_SHARE = 0.5  # of the budget for those, where matches and the rest would fill it
 # What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
 # what sharing all of its words adds.
 TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
@@ -83,13 +83,15 @@ def build(
     What it has no space for is added to `unfitted`; for a question about the past, what is no longer true is no reason.
     """
     longest = MOST_CHARACTERS * query.token_budget
-    pinned = _pinned(briefing.blocks, int(query.token_budget * PINNED_SHARE), count_each)
     standing = _standing(briefing, words)
-    parts = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate((*pinned, *standing))]
+    first = len(briefing.blocks)  # keys: blocks have their places
+    rest = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate(standing, start=first)]
     said = _words_of_sources(matches)
-    parts += [_part(match, words, longest, key, said) for key, match in enumerate(matches, start=len(parts))]
+    rest += [_part(match, words, longest, key, said) for key, match in enumerate(matches, start=first + len(rest))]
+    parts = [*_pinned(briefing.blocks, rest, query.token_budget, count_each), *rest]
     fitted = fit([part.chunk for part in parts], query.token_budget, count_each)
-    sources = [parts[chunk.key].source for chunk in fitted.chunks]
+    by_key = {part.chunk.key: part.source for part in parts}
+    sources = [by_key[chunk.key] for chunk in fitted.chunks]
     shown = [source for source in sources if isinstance(source, Match)]
     traits = [source for source in sources if isinstance(source, str)]
     if unfitted is not None:
@@ -134,13 +136,18 @@ def _add_unfitted(unfitted: Unfitted, parts: Sequence[_Part], *, present: Set[Tu
         unfitted.matches.append((match, reason))
 
 
-def _pinned(blocks: Sequence[Block], budget: int, count_each: CountEach) -> list[_Part]:
-    """As many pinned blocks as their share of the budget holds, in their order."""
-    parts = [_Part(_chunk(block, PINNED, (place, 0)), block) for place, block in enumerate(blocks)]
-    if not parts:
+def _pinned(blocks: Sequence[Block], rest: Sequence[_Part], budget: int, count_each: CountEach) -> list[_Part]:
+    """The blocks in their order: as much of them as their share holds, or as the rest leaves space for."""
+    if not blocks:
         return []
-    fitted = fit([replace(part.chunk, key=key) for key, part in enumerate(parts)], budget, count_each)
-    return [_Part(chunk, parts[chunk.key].source) for chunk in fitted.chunks]
+    chunks = [_chunk(block, PINNED, (place, 0), key=place) for place, block in enumerate(blocks)]
+    share = int(budget * PINNED_SHARE)
+    fitted = fit(chunks, share, count_each, largest=1.0)
+    if len(fitted.chunks) < len(chunks) or any(chunk.line != chunks[chunk.key].line for chunk in fitted.chunks):
+        left = budget - fit([part.chunk for part in rest], budget, count_each).tokens
+        if left > share:
+            fitted = fit(chunks, left, count_each, largest=1.0)
+    return [_Part(replace(chunk, shortened=None), blocks[chunk.key]) for chunk in fitted.chunks]
 
 
 def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:

@@ -24,7 +24,7 @@ Order = tuple[float, int]  # a time or number, and the position of those with th
 TurnWord = tuple[type, Hashable, str]  # the kind of what has it, the turn, and the word
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
-SHORTEN_BELOW = 0.5  # of the budget: no single chunk may take more, however good it is
+LARGEST = 0.5  # of the budget: of a long text no more is taken, however good it is
 MOST_CHARACTERS = 16  # of a token in any text worth reading: a document of 256 KiB need not be counted to be too long
 CHARACTERS = 4  # of a token in running text: of more text, not all can fit
 LONG_CHARACTERS = 600  # a turn longer than a paragraph is worth having in part; of a short one the next one is better
@@ -111,17 +111,17 @@ def known_share(chunk: Chunk, words: Set[TurnWord]) -> float:
     return min(1.0, known / MOSTLY)
 
 
-def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted:
+def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach, *, largest: float = LARGEST) -> Fitted:
     """Select chunks by value per token while they fit, and render them in their order; never more than `budget` tokens.
 
     Sums over lines only approximate the tokens of the whole text, so the whole is counted at the end, and the last
     selected chunks are removed until it fits. A budget too small for any chunk gives an empty text. Where all chunks
-    fit, no line is counted alone.
+    fit, no line is counted alone. Of a long text at most `largest` of the budget is taken.
     """
     characters = sum(len(chunk.line.text) for chunk in chunks)
     if characters <= CHARACTERS * budget and (everything := _fitted(chunks, budget, count_each)) is not None:
         return everything
-    taken = _taken(chunks, budget, count_each)
+    taken = _taken(chunks, budget, max(int(budget * largest), LEAST_TOKENS), count_each)
     while taken:
         if (found := _fitted(taken, budget, count_each)) is not None:
             return found
@@ -148,13 +148,13 @@ def _in_order(chunks: Sequence[Chunk]) -> list[BlockLine]:
 _Waiting = tuple[float, int, float, int, Chunk]  # less for a better one, place, value, tokens, chunk
 
 
-def _taken(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> list[Chunk]:
+def _taken(chunks: Sequence[Chunk], budget: int, largest: int, count_each: CountEach) -> list[Chunk]:
     filling, counted = _counted(chunks, budget, count_each)
-    most = max(int(budget * SHORTEN_BELOW), LEAST_TOKENS)
     whole: dict[int, Chunk] = {}
     heap: list[_Waiting] = []
     for place, (chunk, tokens) in enumerate(zip(chunks, counted, strict=True)):
-        fitting = _fitting(chunk, tokens, min(filling.left, most), count_each)
+        most = filling.left if chunk.shortened is None else min(filling.left, largest)
+        fitting = _fitting(chunk, tokens, most, count_each)
         if fitting is not None:
             whole[chunk.key] = chunk
             heap.append((-_worth(chunk.value, fitting[1]), place, chunk.value, fitting[1], fitting[0]))
@@ -163,7 +163,7 @@ def _taken(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> list[
         filling.left += saved
         _fill(filling, rest)
     for place, chunk in enumerate(filling.taken):
-        filling.taken[place], filling.left = _widened(chunk, whole[chunk.key], filling.left, most, count_each)
+        filling.taken[place], filling.left = _widened(chunk, whole[chunk.key], filling.left, largest, count_each)
     return filling.taken
 
 

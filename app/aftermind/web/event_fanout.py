@@ -6,9 +6,11 @@ last number that it received.
 """
 
 import asyncio
+import itertools
 import random
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -30,7 +32,8 @@ TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loo
 RETRY_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
 HEARTBEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
 HEARTBEAT_GROUPS = 15  # groups of listeners that are woken for it one after the other
-CONNECTION_SECONDS = 900.0  # then a listener has to come again, and show a key that is still good
+KEY_CHECK_GROUPS = 5  # groups after which the listeners' API keys are checked: every five seconds
+CONNECTION_SECONDS = 900.0  # then a listener has to come again: the load spreads over new processes
 RETRY_MS = 1_000  # how long a browser waits before it comes again
 
 HEARTBEAT = b": still here\n\n"
@@ -118,8 +121,8 @@ class StreamConnection:
     `is_over`: no more frames will come; `is_full`: because the queue was full.
     """
 
-    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None) -> None:
-        self._feeds, self._owner, self._after = feeds, owner, after
+    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None, key_id: str | None) -> None:
+        self._feeds, self._owner, self._after, self.key_id = feeds, owner, after, key_id
         self._frames: deque[EventFrame] = deque()
         # Set without a frame for a heartbeat: a separate timer for each wait would dominate the cost.
         self.woken = asyncio.Event()
@@ -198,9 +201,12 @@ class Feeds:
         self._is_closed = False
         self.count = 0
 
-    def listen(self, owner: Scope, after: int | None) -> StreamConnection:
-        """A listener to the owner's events after a number, or from now on (None). Raises `TooManyListeners`."""
-        return StreamConnection(self, owner.owner, after)
+    def listen(self, owner: Scope, after: int | None, *, key_id: str | None = None) -> StreamConnection:
+        """A listener to the owner's events after a number, or from now on (None), while the API key is valid.
+
+        Raises `TooManyListeners`.
+        """
+        return StreamConnection(self, owner.owner, after, key_id)
 
     def enter(self, owner: Scope, listener: StreamConnection) -> Feed:
         """Add a listener to the owner's feed."""
@@ -242,8 +248,21 @@ class Feeds:
                 listener.end()
 
     async def _beat(self) -> None:
-        while True:
-            for group in self._groups:
-                await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
-                for listener in group:
-                    listener.woken.set()
+        for turn in itertools.count(1):
+            await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
+            for listener in self._groups[turn % HEARTBEAT_GROUPS]:
+                listener.woken.set()
+            if turn % KEY_CHECK_GROUPS == 0:
+                await self._end_revoked()
+
+    async def _end_revoked(self) -> None:
+        """End the connections whose API key has been revoked or has expired."""
+        listeners = [each for group in self._groups for each in group if each.key_id is not None]
+        with suppress(errors.Unavailable, TimeoutError):  # no key can be revoked then
+            async with asyncio.timeout(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS):
+                for key_id in {each.key_id for each in listeners}:
+                    key = await self._memory.api_keys.get(key_id or "")
+                    if key is None or not key.is_valid:
+                        for listener in listeners:
+                            if listener.key_id == key_id:
+                                listener.end()

@@ -3,10 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
-from aftermind import Assertion, Memory, Settings, Usage
+import pytest
+
+from aftermind import Assertion, Memory, Settings, Usage, errors
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 from tests.support.fork_server import run_module
+from tests.support.waiting import wait_until
 
 BUDGET = {"namespace_tokens_per_day": 50}
 
@@ -40,3 +44,36 @@ async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> No
     [finding] = [each for each in json.loads(done.stdout) if each["what"] == "budget"]
     assert finding["seen"].startswith("acme has used its budget of today (100 of 50 tokens)")
     assert "AFTERMIND_NAMESPACE_TOKENS_PER_DAY" in finding["remedy"]
+
+
+async def test_a_tenant_may_have_a_budget_of_its_own(tmp_path: Path) -> None:
+    budgets = {"acme": {"tokens_per_day": 100}, "trial-*": {"usd_per_day": 1}, "free": {"tokens_per_day": 0}}
+    settings = Settings(embedder="hash", extract_quiet_seconds=0, namespace_budgets=budgets, **BUDGET)
+    async with Memory(f"sqlite:{tmp_path / 'memory.db'}", settings=settings, extractor=CostlyExtractor()) as memory:
+
+        async def budget_reasons(namespace: str) -> list[str]:
+            found = await memory.extraction(user_id="ann", namespace=namespace)
+            return [each.reason for each in found if each.reason and "budget" in each.reason]
+
+        for namespace in ("acme", "trial-7", "free", "other"):
+            for word in ("tea", "coffee"):
+                receipt = await memory.remember(f"I like {word}.", user_id="ann", namespace=namespace)
+                if word == "tea" or namespace == "free":
+                    await receipt.extracted(timeout=30)
+        reasons = {
+            namespace: await wait_until(lambda: budget_reasons(namespace), description="a turn that waits")  # noqa: B023
+            for namespace in ("acme", "trial-7", "other")
+        }
+        [budget] = [part for part in (await memory.health()).parts if part.name == "budgets"]
+
+    limits = {"acme": "100 tokens", "trial-7": "50 tokens, $0.00 of $1.00", "other": "50 tokens"}
+    assert {name: found[0].split("100 of ")[1].split(")")[0] for name, found in reasons.items()} == limits
+    assert budget.detail.startswith("3 namespaces have used their budgets of today")
+
+
+@pytest.mark.parametrize(
+    "budgets", [{"acme": {"euros": 1}}, {"acme": {"usd_per_day": -1}}, {"a*b": {"usd_per_day": 1}}, {"acme": 3}]
+)
+def test_a_budget_that_cannot_be_is_refused(budgets: Any) -> None:  # Any: as a user may give it
+    with pytest.raises(errors.InvalidSettings, match="NAMESPACE_BUDGETS"):
+        Settings(namespace_budgets=budgets)

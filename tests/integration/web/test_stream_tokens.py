@@ -71,6 +71,29 @@ def test_a_changed_an_ended_and_a_revoked_token_open_nothing(service: Service, u
             memory.api_keys.create_stream_token(key.id, user_id=user, lifetime=timedelta(hours=2))
 
 
+@pytest.mark.parametrize("by_token", [True, False])
+def test_an_open_stream_ends_when_its_key_is_revoked(service: Service, user: str, *, by_token: bool) -> None:
+    with Memory(settings=service.settings) as memory:
+        key, text = memory.api_keys.create("backend", namespace="ours")
+        shown = memory.api_keys.create_stream_token(key.id, user_id=user) if by_token else text
+        url, headers = f"{service.url}/v1/users/{user}/events", {"Authorization": f"Bearer {shown}"}
+        with httpx.stream("GET", url, headers=headers, timeout=60) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry:")
+            memory.api_keys.revoke(key.id, namespace="ours")
+            assert "" in list(lines)  # the stream is read to its end
+        assert _status(service, f"/v1/users/{user}/events", **headers) == 401
+
+
+def test_a_parameter_of_another_endpoint_is_refused(service: Service, user: str) -> None:
+    with service.client("read") as backend:
+        answer = backend.get(f"/v1/users/{user}/facts", params={"token": "I live in Lisbon."})
+    assert answer.status_code == 422
+    assert "has no such parameter" in answer.text
+    assert "anonymous" in answer.text
+    assert "token, " not in answer.json()["detail"]
+
+
 def test_no_token_opens_the_events_of_a_group(service: Service, user: str) -> None:
     with service.client() as backend, Memory(settings=service.settings) as memory:
         backend.put(f"/v1/groups/{user}/members/ann", json={"role": "writer"})

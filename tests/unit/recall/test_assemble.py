@@ -174,7 +174,46 @@ def test_facts_tell_since_when_they_hold() -> None:
     assert "<facts>\nalice lives in Oslo (since 2024-03-01)\n</facts>" in block.text
 
 
-def test_blocks_profile_and_summary_are_shown_and_pinned_blocks_take_a_quarter_at_most() -> None:
+def _blocks(block: RecallBlock) -> str:
+    return block.text[block.text.index("<blocks>") : block.text.index("</blocks>")]
+
+
+def _of_words(name: str, words: int) -> Block:
+    text = " ".join(f"{name}{number}" for number in range(words))
+    return Block(scope=SCOPE, name=name, content=text, version=1, updated_at=MARCH)
+
+
+def test_pinned_blocks_are_whole_where_matches_leave_space() -> None:
+    persona, rules = _of_words("persona", 100), _of_words("rule", 60)
+
+    block = made(["Noted."], budget=1_000, briefing=Briefing(blocks=[persona, rules]))
+
+    assert persona.content in block.text
+    assert rules.content in block.text
+    assert "…" not in block.text
+    assert len(block.matches) == 1
+
+
+def test_pinned_blocks_take_half_where_matches_fill_the_budget() -> None:
+    persona = _of_words("persona", 2_000)
+    turns = [f"turn {number} " + "about tea and all of its kinds " * 5 for number in range(60)]
+
+    block = made(turns, budget=600, briefing=Briefing(blocks=[persona]))
+
+    assert 200 < count(_blocks(block)) <= 300
+    assert "…" in _blocks(block)
+    assert count("".join(turns[:6])) > 200
+    assert len(block.matches) >= 4
+
+
+@pytest.mark.parametrize("budget", [45, 60, 100])
+def test_a_short_pinned_block_is_shown_in_a_small_budget(budget: int) -> None:
+    note = Block(scope=SCOPE, name="todo", content="Buy milk and bread.", version=1, updated_at=MARCH)
+
+    assert "Buy milk and bread." in made([], budget=budget, briefing=Briefing(blocks=[note])).text
+
+
+def test_blocks_profile_and_summary_are_shown_with_all_short_matches() -> None:
     briefing = Briefing(
         blocks=[Block(scope=SCOPE, name="human", content="likes tea. " * 200, version=1, updated_at=MARCH)],
         profile=Profile(scope=SCOPE, traits={"tone": Trait(value="friendly", updated_at=MARCH)}, version=1),
@@ -186,7 +225,6 @@ def test_blocks_profile_and_summary_are_shown_and_pinned_blocks_take_a_quarter_a
     block = made([f"turn {number} about tea" for number in range(12)], budget=600, briefing=briefing)
 
     assert len(block.matches) == 12
-    assert count(block.text[block.text.index("<blocks>") : block.text.index("</blocks>")]) <= 150
     assert block.blocks
     assert block.profile is not None
     assert block.summary is not None

@@ -24,7 +24,7 @@ class OpenAIChat:
         started = time.monotonic()
         texts: list[str] = []
         calls: dict[int, dict[str, str]] = {}
-        spent, is_answered = (0, 0), False
+        spent, is_answered, finish_reason = (0, 0), False, ""
         async with self._client.call(self._model, tokens=prompt_tokens(messages, tools)) as sdk:
             asked: dict[str, Any] = {"model": self._model, "messages": list(messages)}
             asked |= {"tools": list(tools)} if tools else {}
@@ -35,7 +35,7 @@ class OpenAIChat:
                     if getattr(chunk, "usage", None):  # chunks of LiteLLM lack fields
                         spent = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
                     for choice in chunk.choices[:1]:
-                        is_answered = True
+                        is_answered, finish_reason = True, getattr(choice, "finish_reason", None) or finish_reason
                         if getattr(choice.delta, "refusal", None):
                             raise errors.ModelRefused(self._client.provider, "refusal")
                         _gather(calls, choice.delta.tool_calls or ())
@@ -46,9 +46,11 @@ class OpenAIChat:
                 await _close(chunks)
         if not is_answered:  # a body that is no stream has no events
             raise errors.BadModelAnswer(self._client.provider, "no choices")
+        if not finish_reason:  # the answer would be remembered as whole
+            raise errors.BadModelAnswer(self._client.provider, "a stream that ended early, without a finish_reason")
         found = tuple(ToolCall(**calls[place]) for place in sorted(calls))
         cost = usage(self._model, spent[0], spent[1], started)
-        yield ChatReply(content="".join(texts), tool_calls=found, usage=cost)
+        yield ChatReply(content="".join(texts), tool_calls=found, usage=cost, finish_reason=finish_reason)
 
 
 async def _close(chunks: Any) -> None:  # Any: a stream of one of the SDKs

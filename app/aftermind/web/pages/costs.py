@@ -57,8 +57,7 @@ async def costs(
         calls=sum(each.calls for each in found),
         tokens=sum(each.tokens_in + each.tokens_out for each in found),
         today=sum(each.cost_usd for each in found if each.day == today),
-        budget=viewer.memory.settings.namespace_usd_per_day,
-        token_budget=viewer.memory.settings.namespace_tokens_per_day,
+        budget=None if is_everywhere else viewer.memory.settings.budget_for(viewer.namespace),
     )
 
 

@@ -35,7 +35,7 @@ async def stream_events(
 ) -> EventStream:
     """The stream itself: as the JSON API has it, also of the anonymous bucket and of ids that no path can hold."""
     owner = Scope(namespace=whose.viewer.namespace, user_id=whose.user_id)
-    return await routed.listen(request, owner, last_event_id or after)
+    return await routed.listen(request, owner, last_event_id or after, request.state.caller)
 
 
 def stream(chosen: OwnerView, after: int) -> str:

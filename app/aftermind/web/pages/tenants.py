@@ -30,7 +30,8 @@ async def tenants(request: Request, viewer: Seen, q: str = "", after: str | None
         q=q.strip(),
         after=after,
         more=len(found) > LISTED,
-        budget=viewer.memory.settings.namespace_usd_per_day,
+        budget_of=viewer.memory.settings.budget_for,
+        has_budgets=viewer.memory.settings.has_budgets,
     )
 
 

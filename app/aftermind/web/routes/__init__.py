@@ -5,6 +5,7 @@ from fastapi.routing import APIRoute
 
 from aftermind import errors
 from aftermind.nearest_name import nearest_name
+from aftermind.types import stream_token
 from aftermind.web import problem_details
 from aftermind.web.auth import TOKEN_PARAMETER
 from aftermind.web.routes import (
@@ -54,9 +55,10 @@ async def refuse_unknown_parameters(request: Request) -> None:
     route: APIRoute = request.scope["route"]
     operation = request.app.openapi()["paths"].get(VERSION + route.path_format, {}).get(request.method.lower(), {})
     known = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
-    known |= {"anonymous", "user_id", TOKEN_PARAMETER}  # they are read with the key, whatever the endpoint is
+    known |= {"anonymous", "user_id"}  # they are read with the key, whatever the endpoint is
     for name, value in request.query_params.items():
-        if name not in known:
+        is_credential = name == TOKEN_PARAMETER and value.startswith(stream_token.PREFIX)
+        if name not in known and not is_credential:
             near = nearest_name(name, known)
             hint = f"Did you mean {near}?" if near else f"It has {', '.join(sorted(known)) or 'none'}."
             raise errors.InvalidQuery(name, value, f"the endpoint has no such parameter. {hint}")

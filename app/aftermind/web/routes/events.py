@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.types import Scope, stream_token
 from aftermind.types.stream_token import MAX_CHARACTERS
 from aftermind.web import schemas
-from aftermind.web.auth import Listener, Reader, Remembering
+from aftermind.web.auth import Caller, Listener, Reader, Remembering
 from aftermind.web.event_fanout import Feeds
 from aftermind.web.event_schemas import REFERENCE
 from aftermind.web.path_ids import ANONYMOUS
@@ -37,8 +37,8 @@ Events with an `id` are stored, in order and without gaps, for `AFTERMIND_EVENT_
 `Last-Event-ID` to get the missed ones first; an event `gap` means that some of them were too old. Events without an
 `id` are sent live only.
 
-A comment is sent every 15 seconds. The stream ends after about 15 minutes, if its reader is too slow, and when the
-process stops; a client that reconnects misses nothing.
+A comment is sent every 15 seconds. The stream ends after about 15 minutes, if its reader is too slow, some seconds
+after its API key is revoked, and when the process stops; a client that reconnects misses nothing.
 """
 
 
@@ -60,8 +60,7 @@ async def events(
 ) -> EventStream:
     """A stream of the user's events."""
     owner = Scope(namespace=who.namespace, user_id=user_id)
-    until = None if who.stream is None else who.stream.expires_at
-    return await listen(request, owner, last_event_id or after, until=until)
+    return await listen(request, owner, last_event_id or after, who)
 
 
 class StreamTokenIn(schemas.Shape):
@@ -99,12 +98,15 @@ async def create_stream_token(
     return StreamTokenOut(token=token, expires_at=parsed.expires_at, url=url)
 
 
-async def listen(request: Request, owner: Scope, cursor: str | None, *, until: datetime | None = None) -> EventStream:
-    """An owner's events after a cursor, or from now on. Raises `InvalidQuery` and `TooManyListeners`."""
+async def listen(request: Request, owner: Scope, cursor: str | None, who: Caller) -> EventStream:
+    """An owner's events after a cursor, or from now on, until the caller's key or token ends.
+
+    Raises `InvalidQuery` and `TooManyListeners`.
+    """
     feeds: Feeds = request.app.state.feeds
-    listener = feeds.listen(owner, _number(cursor))
-    if until is not None:
-        left = max(0.0, (until - datetime.now(UTC)).total_seconds())
+    listener = feeds.listen(owner, _number(cursor), key_id=None if who.key is None else who.key.id)
+    if who.stream is not None:
+        left = max(0.0, (who.stream.expires_at - datetime.now(UTC)).total_seconds())
         asyncio.get_running_loop().call_later(left, listener.end)
     try:
         return EventStream(listener, await listener.open())
