@@ -276,9 +276,9 @@ async def test_a_stream_that_is_closed_early_ends_the_request_of_the_model(user:
     assert [(each.content, each.metadata.get("interrupted")) for each in said] == [("Hi", None), ("word ", True)]
 
 
-@pytest.mark.parametrize("finish_reason", [None, "length"])
+@pytest.mark.parametrize("finish_reason", [None, "length", "error"])
 async def test_an_answer_that_was_cut_off_is_recognised(user: str, finish_reason: str | None) -> None:
-    """By a gateway that ends the response in good form, or by the model's limit of tokens."""
+    """By a gateway that ends the response in good form, by the model's limit of tokens, or by an event of an error."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -287,6 +287,8 @@ async def test_an_answer_that_was_cut_off_is_recognised(user: str, finish_reason
             chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
             chunk["choices"] = [{"index": 0, "delta": {"content": word}, "finish_reason": reason}]
             writer.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        if finish_reason == "error":
+            writer.write(b'data: {"error": {"message": "upstream died", "type": "server_error", "code": 500}}\n\n')
         await writer.drain()
         writer.close()
 
@@ -295,14 +297,15 @@ async def test_an_answer_that_was_cut_off_is_recognised(user: str, finish_reason
         asked = Settings(embedder="hash", extractor="rules", openai_api_key="k", openai_base_url=url)
         async with Memory("inmemory", settings=asked) as memory:
             named = {"user_id": user, "session_id": "s1", "idempotency_key": "q1"}
-            if finish_reason is None:
-                with pytest.raises(errors.BadModelAnswer, match="without a finish_reason"):
+            if finish_reason != "length":
+                raised = errors.BadModelAnswer if finish_reason is None else errors.ModelUnavailable
+                with pytest.raises(raised, match=r"without a finish_reason|an error in its stream: 500"):
                     await Agent(model="any", memory=memory).arun("It is blue.", **named)
                 await Agent(model=ScriptedChatModel("I hear you: blue."), memory=memory).arun("It is blue.", **named)
             else:
                 assert (await Agent(model="any", memory=memory).arun("It is blue.", **named)).finish_reason == "length"
             said = await memory.history(user_id=user)
-    assert [each.content for each in said[1:]] == ["I hear you: blue." if finish_reason is None else "I hear you: "]
+    assert [each.content for each in said[1:]] == ["I hear you: " if finish_reason == "length" else "I hear you: blue."]
 
 
 @pytest.mark.parametrize("wrong", ["search", 5, {"name": "search"}])

@@ -30,7 +30,7 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
             model, dimension = _with_dimension(name or "text-embedding-3-small", settings.embedding_dimension)
             return ProviderEmbedder(client, model, dimension=dimension)
     known = "auto, hash, openai:MODEL, openai:MODEL:DIMENSION, voyage:MODEL, cohere:MODEL, local:PATH or off"
-    raise _unknown("embedder", settings.embedder, known)
+    raise _unknown("AFTERMIND_EMBEDDER", settings.embedder, known)
 
 
 def make_embedder_for(
@@ -86,7 +86,9 @@ def extractor(settings: Settings, *, instructions: str = "", providers: Provider
 
             client = (providers or Providers()).client(kind, settings)
             return OpenAIExtractor(client, _model(kind, name, settings), instructions=instructions)
-    raise _unknown("extractor", settings.extractor, "auto, rules, openai:MODEL, anthropic:MODEL, litellm:MODEL or off")
+    raise _unknown(
+        "AFTERMIND_EXTRACTOR", settings.extractor, "auto, rules, openai:MODEL, anthropic:MODEL, litellm:MODEL or off"
+    )
 
 
 def summariser(settings: Settings, *, providers: Providers | None = None) -> Summariser | None:

@@ -123,7 +123,12 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
     """Problems of a request that does not match the schema. Values are left out: they may be user content."""
     assert isinstance(error, RequestValidationError)
     found = [
-        {"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"] + _hint(request, each))}
+        {
+            "field": "body",
+            "why": f"it is no JSON, at character {each['loc'][-1]}: {each.get('ctx', {}).get('error', '')}",
+        }
+        if each["type"] == "json_invalid"
+        else {"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"] + _hint(request, each))}
         for each in error.errors()
     ]
     told = "; ".join(f"{each['field']}: {each['why']}" for each in found[:5])

@@ -147,6 +147,8 @@ class Client:
             return errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})")
         if isinstance(exc, sdk.APIStatusError):
             return self.refusal(exc.status_code, exc.response.headers, _code(exc), message=_message(exc))
+        if type(exc) is sdk.APIError and _error_of_body(exc):  # an event of a stream, after its status of success
+            return errors.ModelUnavailable(self.provider, f"it sent an error in its stream: {_code(exc)}")
         return self.unreadable(exc) if isinstance(exc, sdk.APIError) else None
 
     def refusal(
