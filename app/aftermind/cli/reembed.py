@@ -193,17 +193,19 @@ def _embed_here(to: str | None, *, dimension: int | None, rate: float) -> Reembe
 def _print(found: ReembeddingStatus) -> None:
     stored, counts, steps = found.reembedding.stored, found.counts, found.steps
     out.print(f"[bold]{escape(str(stored.active))}[/] is active: {_share(counts.active, counts.episodes)}.")
+    is_complete = counts.standby >= counts.episodes
     if stored.standby is None:
         out.print("No re-embedding exists.")
     else:
-        kept = "kept for a rollback" if found.reembedding.is_cut_over else "being filled"
+        filled = "complete" if is_complete else "being filled"
+        kept = "kept for a rollback" if found.reembedding.is_cut_over else filled
         share = _share(counts.standby, counts.episodes)
         out.print(f"[bold]{escape(str(stored.standby))}[/] is on standby, {kept}: {share}.")
     if steps.waiting or steps.running or steps.dead:
         out.print(f"Jobs: {steps.waiting:,} waiting, {steps.running:,} running, {steps.dead:,} dead.")
     if steps.why:
         out.print(escape(steps.why))
-    if stored.standby is not None and not found.reembedding.is_cut_over and counts.standby >= counts.episodes:
+    if stored.standby is not None and not found.reembedding.is_cut_over and is_complete:
         out.print("Next: [bold]aftermind reembed compare[/], then [bold]aftermind reembed cutover[/].")
 
 

@@ -35,6 +35,7 @@ from aftermind.types.feedback import FeedbackCount
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
+ASKED_FOR = 0.5  # of the best share of the question that a fact of a turn has: others are about something else
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
 # and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
@@ -203,8 +204,8 @@ def supersede(
     passed_on: dict[FactId, float] = {}
     found = []
     for match, turn in _turns(matches):
-        ends = _ended_after(turn, ended)
-        if not ends or (turn.id in standing and not any(words.share(fact.text) for fact in ends)):
+        ends, fits = _asked_for(_ended_after(turn, ended), words)
+        if not ends or (turn.id in standing and not fits):
             found.append(match)
             continue
         at = max(fact.valid_to for fact in ends if fact.valid_to is not None)
@@ -270,6 +271,16 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
     return [
         fact for fact in ended if episode.id in fact.sources and fact.valid_to and episode.occurred_at < fact.valid_to
     ]
+
+
+def _asked_for(facts: Sequence[Fact], words: QuestionWords) -> tuple[list[Fact], bool]:
+    """Of the facts of a turn, those that the question is likeliest about, and whether they have a word of it.
+
+    All, if none has one.
+    """
+    shares = [words.share(fact.text) for fact in facts]
+    least = max(shares, default=0.0) * ASKED_FOR
+    return [fact for fact, share in zip(facts, shares, strict=True) if share >= least], least > 0
 
 
 def decayed(matches: Sequence[Match], *, half_life: timedelta, now: datetime) -> list[Match]:

@@ -34,6 +34,7 @@ from aftermind.ranking import (
     models_of,
     score_frame,
     shares,
+    terms,
     worths_of,
 )
 from aftermind.recall import match_selection
@@ -419,6 +420,10 @@ class Recall:
             shown = to_episodes(turns, run.query.known_at)
             run.pending = await self._pending_turns.marked(shown, until=run.pending_until)
         run.is_pending_placed = True
+        if run.query.mode in (RecallMode.RECENCY, RecallMode.VECTOR):  # nothing is searched by words: all are alike
+            language = self._settings.language_for(run.query.scope.namespace)
+            worths = dict.fromkeys(terms(run.query.searched, language), 1.0)
+            run.words = QuestionWords.of(run.query.searched, worths, language)
         if run.query.mode is RecallMode.RECENCY:
             await self._newest(run, route, limit)
         else:
@@ -513,7 +518,8 @@ class Recall:
                 Match(item=each, score=0.0, rank=rank) for rank, each in enumerate(ordered[limit:], start=limit + 1)
             ]
             run.excluded.matches = [(match, ExclusionReason.LIMIT) for match in older]
-        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(run, ()))
+        ids = [episode.id for episode in ordered[:limit] if episode.id in stored]  # what is no longer true is of these
+        run.briefing = await self._search.brief(route.tx, query.scope.owner, self._block_request(run, ids))
 
     async def _read(self, run: _Run, route: Route, places: Sequence[CandidateRank], found: SearchResult) -> None:
         query = run.query
@@ -578,10 +584,14 @@ class Recall:
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
         then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)])
         if run.briefing.former:
-            run.matches, run.passed_on = match_selection.supersede(
-                run.matches, facts, run.words, moment=moment, is_past=run.time.is_past, start=run.time.start
+            # In the order of time only the marks count.
+            is_past, start = (
+                (True, None) if run.query.mode is RecallMode.RECENCY else (run.time.is_past, run.time.start)
             )
-        if then:
+            run.matches, run.passed_on = match_selection.supersede(
+                run.matches, facts, run.words, moment=moment, is_past=is_past, start=start
+            )
+        if then and run.query.mode is not RecallMode.RECENCY:
             run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
@@ -656,7 +666,8 @@ class Recall:
             frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies)
         by_term = dict(zip(question.terms, worths.tolist(), strict=True))
-        run.words = QuestionWords.of(query.searched, by_term, question.language)
+        if question.terms:
+            run.words = QuestionWords.of(query.searched, by_term, question.language)
         told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
         worth = shares(told, frame, question, frequencies)
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}

@@ -137,6 +137,19 @@ async def test_edits_of_the_anonymous_user_are_those_of_the_user_who_is_named(tm
         assert not await believed(memory, namespace="other")
 
 
+async def test_a_message_without_a_session_has_none_where_an_export_is_ingested(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await memory.remember("I bought a telescope.", user_id="eva")
+        await memory.drain(user_id="eva", timeout=30)
+        path = await exported(memory, "eva", tmp_path / "eva.json")
+
+        done = [await ingest.play(memory, list(importers.read(path)), namespace="other") for _ in range(2)]
+        [copy] = await memory.history(user_id="eva", namespace="other")
+
+    assert (copy.content, copy.scope.session_id) == ("I bought a telescope.", None)
+    assert [(each.messages, each.known) for each in done] == [(1, 0), (1, 1)]
+
+
 async def test_one_edit_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
     async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
         await memory.blocks.set("human", "Likes tea.", user_id="eva")

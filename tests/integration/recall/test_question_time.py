@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from aftermind import Fact, Memory, Message, RecallBlock, Receipt, Settings, errors
+from aftermind import Fact, Memory, Message, RecallBlock, RecallMode, Receipt, Settings, errors
 from aftermind.recall.render import without_turns
 from aftermind.stores.postgres.search import PostgresSearch
 from aftermind.types import Cardinality, Episode
@@ -490,3 +490,39 @@ async def test_an_undo_does_not_bring_back_what_a_call_has_retracted(empty: Memo
     await empty.undo(*paris.sources, user_id="vera")
 
     assert await empty.facts.query(user_id="vera") == []
+
+
+async def test_a_statement_passes_its_score_on_to_what_took_its_place_for_that_question_alone() -> None:
+    """A message states two facts, and both have new ones."""
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(
+            memory,
+            ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
+            ("I am at Airbus since Monday. I now work at Airbus.", (2025, 9, 15)),
+            ("I moved to Toulouse last week.", (2025, 10, 15)),
+        )
+        scores = {}
+        for question in ("Where do I work?", "Where do I live?"):
+            found = await memory.recall_scored(question, user_id="vera", load=["history", "facts"])
+            scores[question] = {str(getattr(match.item, "content", match.item)): match.score for match in found}
+
+    work, live = scores.values()
+    new_job, new_home = "I am at Airbus since Monday. I now work at Airbus.", "I moved to Toulouse last week."
+    assert work[new_job] > 0.5 > 0.1 > work.get(new_home, 0.0)
+    assert live[new_home] > 0.5 > 0.1 > live.get(new_job, 0.0)
+
+
+@pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+async def test_every_mode_marks_what_is_no_longer_true(mode: RecallMode) -> None:
+    """Also of a message that states something that still is."""
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(
+            memory,
+            ("Hi, I'm Mia. I live in Lyon and I work at Renault.", (2025, 3, 10)),
+            ("I left Renault. I now work at Airbus.", (2025, 9, 15)),
+        )
+        block = await memory.recall("Where does Mia work?", user_id="vera", mode=mode)
+
+    turns = [match for match in block.matches if isinstance(match.item, Episode)]
+    assert [bool(match.superseded_at) for match in turns] == [False, True]
+    assert turns[-1].item.content.startswith("Hi, I'm Mia.")  # type: ignore[union-attr]

@@ -182,7 +182,7 @@ def test_the_commands_do_the_work_themselves(tmp_path: Path, monkeypatch: pytest
     assert "1 episodes" in run("reembed", "start", *to, "--dry-run")
     assert "No re-embedding exists" in run("reembed", "status")
     assert "They are embedded." in run("reembed", "start", *to)
-    assert "being filled: 1 of 1" in run("reembed", "status")
+    assert "complete: 1 of 1" in run("reembed", "status")
     assert "Mean overlap@10" in run("reembed", "compare")
     assert "kept for a rollback" in run("reembed", "cutover")
     assert "hash:384" in run("reembed", "rollback")
