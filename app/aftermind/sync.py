@@ -254,6 +254,7 @@ class JobAdmin(_Face):
     pause = _blocking(AsyncJobAdmin.pause)
     resume = _blocking(AsyncJobAdmin.resume)
     pauses = _blocking(AsyncJobAdmin.pauses)
+    hold_reasons = _blocking(AsyncJobAdmin.hold_reasons)
 
 
 class DeadLetters(_Face):

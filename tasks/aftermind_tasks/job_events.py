@@ -14,12 +14,11 @@ from aftermind.events.types import MemoryUpdateCompleted, MemoryUpdateFailed, Me
 from aftermind.ledger.protocol import Failure
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Job, JobKind, Lease, Turn
+from aftermind.types.job import MODEL_KINDS
 from aftermind_tasks.runtime import Runtime
 
 log = get_logger(__name__)
 
-# A separate row before the work begins: next to a model call its cost is negligible. A store's is a row of its effect.
-MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})
 EARLY_SECONDS = 0.05  # a store that has not committed by then is announced live; most have, and pay nothing for it
 
 
@@ -41,7 +40,10 @@ class BatchStart:
 
 
 async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
-    """Commit and publish that these jobs have begun, where they ask a model. Best effort: the work begins anyhow."""
+    """Commit and publish that these jobs have begun, where they ask a model. Best effort: the work begins anyhow.
+
+    A row of its own costs nothing next to a model call. The start of a store is a row of its effect.
+    """
     asking = [lease for lease in leases if lease.job.kind in MODEL_KINDS]
     if not asking:
         return

@@ -81,6 +81,18 @@ def test_a_component_is_held_and_released(shell: Shell) -> None:
     assert state() == "running"
 
 
+def test_up_and_doctor_name_the_command_that_releases_a_held_server(shell: Shell) -> None:
+    shell.must("stack", "hold", "postgres")
+    try:
+        advice, refused = shell.run("doctor"), shell.run("up")
+    finally:
+        shell.must("stack", "release", "postgres")
+
+    assert "aftermind stack release postgres" in " ".join(advice.out.split())
+    assert refused.code != 0
+    assert "postgres is held. Run `aftermind stack release postgres`" in " ".join(refused.err.split())
+
+
 def test_status_names_pauses_and_processes_show_their_settings(shell: Shell) -> None:
     shell.must("jobs", "pause", "--namespace", "acme", "--kind", "extract", "--reason", "INC-77")
     try:

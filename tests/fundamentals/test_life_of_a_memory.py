@@ -31,7 +31,7 @@ def test_constructing_a_memory_connects_to_nothing(tmp_path: Path, monkeypatch: 
         ({"store": "mysql://db/a"}, "postgresql"),
         ({"store": "postgresql://db/a", "broker": "amqp://q"}, "redis="),
         ({"store": "inmemory", "save": {"gossip"}}, "gossip"),
-        ({"store": "inmemory", "embedder": "nonsense"}, "embedder"),
+        ({"store": "inmemory", "embedder": "nonsense"}, "AFTERMIND_EMBEDDER"),
         ({"store": None}, "aftermind up"),
     ],
 )

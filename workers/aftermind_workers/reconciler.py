@@ -19,8 +19,11 @@ from uuid import uuid4
 
 from aftermind import errors
 from aftermind.api import erasure_delivery_to_redis, webhook_courier
+from aftermind.api.health import pending_age
 from aftermind.db import age_pruning, metric_history, tenant_moves
 from aftermind.db.leader_election import leading
+from aftermind.ledger.postgres import job_admin
+from aftermind.llm.rate_limit_and_circuit_breaker import provider_pause
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
@@ -186,6 +189,9 @@ class Reconciler:
 
     async def _gauges(self) -> dict[str, float]:
         found: dict[str, float] = {}
+        async with self.runtime.db.transaction(read_only=True) as tx:
+            pauses = await job_admin.pauses(tx)
+        states = await self.runtime.providers.gate.states()
         for row in await self.runtime.ledger.backlog():
             age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
             runnable, running = row.runnable, row.running
@@ -193,7 +199,9 @@ class Reconciler:
                 pending = await self.runtime.pending.backlog()
                 found["aftermind_pending_turns"] = float(pending.turns)
                 runnable, running = runnable + pending.runnable, running + pending.turns - pending.runnable
-                age = max(age, pending.oldest_age.total_seconds() if pending.runnable else 0.0)
+                age = max(age, await pending_age(self.runtime.pending, pending, pauses))
+            if provider_pause(row.kind, states):
+                age = 0.0
             label = f'{{kind="{row.kind}"}}'
             found |= {
                 f"aftermind_runnable_jobs{label}": float(runnable),

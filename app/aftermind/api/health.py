@@ -12,14 +12,14 @@ from typing import Literal, TypeVar
 from aftermind import errors
 from aftermind.api.memory_services import Parts
 from aftermind.ledger.protocol import Backlog
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState, provider_pause
 from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import ModelBudget, Settings
 from aftermind.types import JobKind, JobState, Scope
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
-from aftermind.wire.pending import PendingBacklog
+from aftermind.wire.pending import Pending, PendingBacklog
 from aftermind.wire.redis.client import run_all
 from aftermind.wire.redis_keys import Keys
 
@@ -28,7 +28,6 @@ DRAIN_POLL_SECONDS = 0.02
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
-MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})
 
 T = TypeVar("T")
 State = Literal["ok", "degraded", "down"]
@@ -421,39 +420,33 @@ async def _waiting(
     )
 
 
-def kinds_that_wait(states: Sequence[ProviderState]) -> frozenset[JobKind]:
-    """The kinds whose jobs wait for a provider that is paused for all calls."""
-    is_paused = any(each.why is not None and not each.is_large_only for each in states)
-    return MODEL_KINDS if is_paused else frozenset()
-
-
 async def _work(
     parts: Parts,
     pending: asyncio.Task[PendingBacklog | None],
     gate: asyncio.Task[list[ProviderState] | None],
 ) -> list[Work]:
     rows, waiting = await _answered(parts.ledger.backlog()), await pending
-    waits = kinds_that_wait(await gate or ())
+    states = await gate or ()
     pauses = await _answered(read_pauses(parts)) or ()
     if rows is None:
         return []  # the components already report that the database is down
     found = [_to_work(row) for row in rows]
-    found = [replace(row, age_seconds=0.0) if row.kind in waits else row for row in found]
+    found = [replace(row, age_seconds=0.0) if provider_pause(row.kind, states) else row for row in found]
     if waiting is not None:
-        age = await pending_age(parts, waiting, pauses)
+        age = await pending_age(parts.pending, waiting, pauses)
         found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)
     return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
 
 
-async def pending_age(parts: Parts, waiting: PendingBacklog, pauses: Sequence[JobPause]) -> float:
+async def pending_age(pending: Pending | None, waiting: PendingBacklog, pauses: Sequence[JobPause]) -> float:
     """For how many seconds the oldest turn in Redis could have been stored; 0 if all are paused."""
     namespaces = {each.namespace for each in pauses if each.kind in (None, JobKind.STORE)}
     if not waiting.runnable or None in namespaces:
         return 0.0
-    if not namespaces or parts.pending is None:
+    if not namespaces or pending is None:
         return waiting.oldest_age.total_seconds()
     named = [each for each in namespaces if each is not None]
-    return (await parts.pending.backlog(except_namespaces=named)).claimable_age.total_seconds()
+    return (await pending.backlog(except_namespaces=named)).claimable_age.total_seconds()
 
 
 def _to_work(row: Backlog) -> Work:

@@ -1,7 +1,7 @@
 """`memory.job_admin`: jobs of all users for operators. Listed, counted, run now, discarded, restored, paused."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +13,7 @@ from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.job_timeline import timeline_of_job
+from aftermind.llm.rate_limit_and_circuit_breaker import provider_pause
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import (
@@ -237,14 +238,31 @@ class JobAdmin:
             found = await self._parts.job_operations.pauses(tx)
         return [each for each in found if namespace is None or each.namespace in (None, namespace)]
 
+    async def hold_reasons(self, jobs: Sequence[Job]) -> Mapping[JobId, str]:
+        """Why workers do not claim jobs of these, by id: a pause of an operator, or of a provider if they are due."""
+        waiting = [job for job in jobs if job.state in WAITING_STATES]
+        if not waiting:
+            return {}
+        spaces = {job.scope.namespace for job in waiting}
+        pauses = await self.pauses(namespace=spaces.pop() if len(spaces) == 1 else None)
+        states, now = await self._parts.provider_states(), datetime.now(UTC)
+        reasons = {
+            job.id: _pause_of(pauses, job.kind, job.scope.namespace)
+            or (provider_pause(job.kind, states) if job.run_at <= now else None)
+            for job in waiting
+        }
+        return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
+
     async def _with_pauses(self, found: Timeline) -> Timeline:
+        if not any(step.state in WAITING_STATES for step in found.steps):
+            return found
         space = found.owner.namespace
-        pauses = await self.pauses(namespace=space)
+        pauses, states = await self.pauses(namespace=space), await self._parts.provider_states()
         steps = list(found.steps)
         for place, step in enumerate(steps):
-            pause = next((each for each in pauses if each.covers(step.name, space)), None)
-            if pause is not None and step.state in WAITING_STATES:
-                steps[place] = replace(step, detail=pause.summary())
+            if step.state in WAITING_STATES:
+                reason = _pause_of(pauses, step.name, space) or provider_pause(step.name, states)
+                steps[place] = replace(step, detail=reason or step.detail)
         return replace(found, steps=tuple(steps))
 
     async def _job_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
@@ -319,3 +337,8 @@ def _kind(given: JobKind | str | None) -> JobKind | None:
         return JobKind(given)
     except ValueError as exc:
         raise errors.InvalidFilter("kind", given, f"one of {', '.join(JobKind)}.") from exc
+
+
+def _pause_of(pauses: Sequence[JobPause], kind: str, namespace: str) -> str | None:
+    found = next((each for each in pauses if each.covers(kind, namespace)), None)
+    return None if found is None else found.summary()

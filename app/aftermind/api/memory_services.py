@@ -24,7 +24,7 @@ from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, ProviderState, provider_pause
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import Confirm, News
 from aftermind.settings import Settings
@@ -123,11 +123,23 @@ class Parts:
         return parts.ledger, parts.events, parts.confirm
 
     async def find_pause(self, kind: JobKind, namespace: str) -> str | None:
-        """An operator's pause of these jobs, in words for tenants; only the relay sees those of all namespaces."""
+        """The pause that these jobs wait for, of an operator or a provider, in words for tenants.
+
+        Only the relay sees operators' pauses of all namespaces.
+        """
         async with self.operations.transaction(namespace=self.operations_namespace, read_only=True) as tx:
             pauses = await self.job_operations.pauses(tx)
         found = next((each for each in pauses if each.covers(kind, namespace)), None)
-        return None if found is None else f"{kind} jobs are paused by an operator since {found.created_at:%F %R} UTC"
+        if found is not None:
+            return f"{kind} jobs are paused by an operator since {found.created_at:%F %R} UTC"
+        return provider_pause(kind, await self.provider_states())
+
+    async def provider_states(self) -> list[ProviderState]:
+        """Every provider that was asked lately; none while Redis does not answer."""
+        try:
+            return await self.gate.states()
+        except errors.Unavailable:
+            return []
 
     async def check_index(self, *, seconds: float) -> None:
         """Raise `IndexMismatch` or `InvalidSettings` if the index cannot serve this memory; checked until it answers.

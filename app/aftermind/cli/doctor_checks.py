@@ -16,7 +16,6 @@ from aftermind.api.address_resolution import Addresses
 from aftermind.api.health import (
     damaged_spool,
     health,
-    kinds_that_wait,
     pending_age,
     read_pauses,
     resume_command,
@@ -32,8 +31,9 @@ from aftermind.db import migrate, postgres_node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState, provider_pause
 from aftermind.settings import Settings, unknown_variables
+from aftermind.stack import ComponentState, Stack
 from aftermind.types import JobKind
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
@@ -106,12 +106,21 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                 why = why.removeprefix(f"{what}: ")
                 setting = LOGIN_OF.get(what, "AFTERMIND_DATABASE_URL")
                 refused = [fix.format(setting=setting) for text, fix in REFUSED if text in why]
-                found = refused[0] if refused else _first_remedy(exc, what) or remedy
+                found = refused[0] if refused else _held_remedy(what) or _first_remedy(exc, what) or remedy
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 
         return check_safely
 
     return decorate
+
+
+def _held_remedy(what: str) -> str | None:
+    """What to do if the component is one of the embedded stack that was stopped on purpose."""
+    settings = Settings()
+    if what not in ("Postgres", "Redis", "replica") or settings.database_url is not None:
+        return None
+    held = [each.name for each in Stack(settings.state_dir).status() if each.state is ComponentState.HELD]
+    return f"It is held: `aftermind stack release {what.lower()}`." if what.lower() in held else None
 
 
 def _first_remedy(exc: Exception, what: str) -> str | None:
@@ -284,13 +293,12 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     ]
     if parts.pending is not None:
         backlog = await parts.pending.backlog()
-        age = await pending_age(parts, backlog, pauses)
+        age = await pending_age(parts.pending, backlog, pauses)
         findings.append(_backlog("pending turns", backlog.turns, age, "store", found))
     states = await parts.gate.states()
-    waits = kinds_that_wait(states)
     for row in await parts.ledger.backlog():
         age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
-        if row.runnable and row.kind in waits:
+        if row.runnable and provider_pause(row.kind, states):
             findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
         elif row.runnable:
             findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind), found))

@@ -1,6 +1,6 @@
 """`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -71,14 +71,17 @@ def list_(
     """
     wanted = _filter(state, ids, kind, error, namespace, user, since)
 
-    async def work(memory: Memory) -> tuple[Sequence[Job], Sequence[PendingTurn], Sequence[JobPause]]:
+    async def work(
+        memory: Memory,
+    ) -> tuple[Sequence[Job], Sequence[PendingTurn], Sequence[JobPause], Mapping[JobId, str]]:
         found = await memory.job_admin.list(wanted, limit=limit)
         turns = await _pending_turns(memory, wanted, limit)
         stored = {job.id for job in found}
         paused = await memory.job_admin.pauses(namespace=wanted.namespace)
-        return found, [turn for turn in turns if turn.job_id not in stored], paused
+        reasons = await memory.job_admin.hold_reasons(found)
+        return found, [turn for turn in turns if turn.job_id not in stored], paused, reasons
 
-    found, pending, paused = terminal.with_memory(work)
+    found, pending, paused, reasons = terminal.with_memory(work)
     namespaces = {*(job.scope.namespace for job in found), *(turn.owner.namespace for turn in pending)}
     spaces = dead_letters.names_namespaces(wanted.namespace, namespaces)
     titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
@@ -90,7 +93,7 @@ def list_(
     for job in found:
         texts = [job.state, job.kind, terminal.when(job.updated_at), _next_attempt(job)]
         cells = _cells(job.id, texts, job.scope, with_namespace=spaces, wide=wide)
-        shown.add_row(*cells, terminal.one_line(_detail(job, paused)))
+        shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or _detail(job)))
     terminal.show(shown, wide=wide)
     terminal.note_limit(found, limit)
     return found
@@ -278,7 +281,7 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
     resumed = [each for each in kinds if terminal.with_memory(_resuming(each, namespace))]
     if not resumed:
         given = {"namespace": namespace, "queue": queue, "kind": kind}
-        name, value = next(((name, value) for name, value in given.items() if value), ("kind", "all"))
+        name, value = next(((name, value) for name, value in given.items() if value), ("namespace", "every one"))
         raise errors.InvalidFilter(name, value, "there is no such pause; `aftermind jobs pauses` lists them.")
     for each in resumed:
         out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
@@ -363,12 +366,9 @@ def _filter(
     return replace(wanted, states=tuple(states or ()))
 
 
-def _detail(job: Job, paused: Sequence[JobPause]) -> str:
+def _detail(job: Job) -> str:
     if job.state is JobState.RUNNING:
         return f"running at {job.worker}"
-    pause = next((each for each in paused if each.covers(job.kind, job.scope.namespace)), None)
-    if pause is not None and job.state in (JobState.QUEUED, JobState.RETRYING):
-        return pause.summary()
     lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""
     if job.state is JobState.DISCARDED:
         return job.note or ""

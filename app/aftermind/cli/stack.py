@@ -64,6 +64,13 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
         out.print("Settings have changed since the stack was started: restarted with the new ones.")
     with terminal.err.status("Starting Postgres, its replica and Redis …"):
         endpoints = stack.running() or stack.up(detach=True)
+    held = [each.name for each in stack.status() if each.state is ComponentState.HELD]
+    if "postgres" in held:
+        raise errors.InvalidInput(
+            "postgres is held. Run `aftermind stack release postgres`, then `aftermind up` again."
+        )
+    for name in held:
+        terminal.warn(f"{name} is held. `aftermind stack release {name}` starts it.")
     plan = stack_processes.plan(settings, endpoints, stack.status())
     with terminal.err.status("Migrating the schema …"):
         terminal.run(migrate.apply(settings, endpoints.postgres_url))

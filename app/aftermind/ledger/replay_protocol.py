@@ -19,7 +19,6 @@ BREAKER_WINDOW = 50
 BREAKER_FROM = 10
 BURST_SECONDS = 2.0  # of its rate that a plan may catch up with after its replayer was away
 SHADOWS = 20
-MODEL_KINDS = (JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE)  # one call a job, at least
 DEAD = (JobState.DEAD.value,)
 LISTED_AS_DEAD = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id

@@ -54,6 +54,7 @@ def is_last_chance(lost: int, *, most: int) -> bool:
 
 
 LEASE_LOST = "lease_lost"  # the reason of an attempt whose lease ran out; of a job that lost too many: `worker_lost`
+MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one call or more
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session
 
 

@@ -9,9 +9,11 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from aftermind import Settings
+from aftermind import Memory, Settings, errors
 from aftermind.db.engine import PostgresDatabase
+from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES
 from aftermind.types import Scope
+from aftermind.types.replay import JobFilter
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire import queues
 from aftermind_tasks.runtime import Runtime, open_runtime
@@ -96,3 +98,38 @@ async def test_a_lost_lease_is_among_the_failures_of_its_kind(database: Database
     await reconciler.Reconciler(runtime=runtime).tick()
 
     assert counter._value.get() == before + 1
+
+
+OLD_EXTRACTION = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at)
+    VALUES ('{id}', 'default', 'u', 'extract', 'queued', 'e', now() - interval '1 hour')
+"""
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_the_history_and_the_jobs_know_what_is_paused(
+    database: Database, runtime: Runtime, *, is_paused: bool
+) -> None:
+    """An extraction that a provider would do, and a turn of a tenant whose jobs are paused."""
+    job_id = uuid4()
+    await psql_async(database.url, OLD_EXTRACTION.format(id=job_id))
+    async with Memory(settings=runtime.settings, namespace="acme") as memory:
+        if is_paused:
+            await memory.job_admin.pause(kind="store", namespace="acme", reason="INC-7", actor="ops")
+            for _ in range(FAILURES):
+                await runtime.providers.gate.report("openai", errors.ModelUnavailable("openai", "no connection"))
+        await memory.remember("I live in Oslo.", user_id="ann")
+        await reconciler.Reconciler(runtime=runtime).tick()
+        [sample] = await memory.job_admin.metric_history()
+        jobs = await memory.job_admin.list(JobFilter(namespace="default"))
+        reasons = await memory.job_admin.hold_reasons(jobs)
+        timeline = await memory.job_admin.timeline(job_id, namespace="default")
+
+    assert timeline is not None
+    ages = [sample.series[f'aftermind_oldest_runnable_seconds{{kind="{kind}"}}'] for kind in ("store", "extract")]
+    assert [bool(age) for age in ages] == ([False, False] if is_paused else [True, True])
+    assert sample.series['aftermind_runnable_jobs{kind="extract"}'] == 1
+    assert [job.id for job in jobs] == [job_id]
+    [extraction] = [step for step in timeline.steps if step.name == "extract"]
+    for reason in (reasons.get(job_id, ""), extraction.detail or ""):
+        assert ("openai is paused for" in reason) is is_paused

@@ -23,14 +23,13 @@ from aftermind.ledger.replay_protocol import (
     BREAKER_WINDOW,
     BURST_SECONDS,
     MAX_FINISHED_PLANS,
-    MODEL_KINDS,
     SHADOWS,
     NewPlan,
     check_plan,
     matching_states,
 )
 from aftermind.types import Job, JobId, JobKind, JobState, Json, Scope
-from aftermind.types.job import check_transition
+from aftermind.types.job import MODEL_KINDS, check_transition
 from aftermind.types.replay import (
     DryRunResult,
     Estimate,

@@ -133,8 +133,11 @@ _RESTORE = text(
     )
     UPDATE aftermind.jobs AS jobs
     SET state = CASE WHEN chosen.former_state = 'dead' THEN 'dead' ELSE 'queued' END, former_state = NULL,
-        action_id = NULL, note = NULL, slot = 0, queue_position = NULL, run_at = clock_timestamp(),
-        updated_at = clock_timestamp()
+        action_id = NULL, note = NULL, slot = 0, queue_position = NULL,
+        run_at = greatest(jobs.run_at, clock_timestamp()),
+        updated_at = CASE WHEN chosen.former_state = 'dead' THEN coalesce((
+            SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), clock_timestamp())
+            ELSE clock_timestamp() END
     FROM chosen
     WHERE jobs.id = chosen.id AND jobs.state = 'discarded' AND (chosen.former_state = 'dead' OR NOT EXISTS (
         SELECT 1 FROM aftermind.jobs AS other
@@ -327,7 +330,10 @@ async def discard(
 
 
 async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
-    """Make discarded jobs what they were; how many, by namespace. A running one is queued again."""
+    """Make discarded jobs what they were, due when they were, failed when they did; how many, by namespace.
+
+    A running one is queued again.
+    """
     found = select(JOBS.c.id).where(conditions(wanted, (JobState.DISCARDED.value,)))
     ids = [row.id for row in (await pg(tx).execute(found)).all()]
     return Counter(row.namespace for row in await pg(tx).rows(_RESTORE, ids=ids))

@@ -8,8 +8,8 @@ from sqlalchemy import Row, text
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
-from aftermind.ledger.replay_protocol import MODEL_KINDS
 from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.job import MODEL_KINDS
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan
 
 # What an item of a kind costs: the mean of the ledger's own attempts of the last days that cost something.
