@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +11,7 @@ import asyncpg
 
 from aftermind.wire.turn_encoding import encode_turn
 from tests.support.dead_letters import Letters
+from tests.support.fork_server import run_module
 from tests.support.servers import Database
 from tests.support.turns import turn_of
 
@@ -25,15 +25,7 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
 
     def run(*argv: str, family: str = "dead-letters") -> subprocess.CompletedProcess[str]:
         env = {"AFTERMIND_DATABASE_URL": database.relay_url, "AFTERMIND_BROKER_URL": redis_url, "COLUMNS": "80"}
-        return subprocess.run(
-            [sys.executable, "-m", "aftermind.cli", family, *argv],
-            env=os.environ | env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        return run_module(["aftermind.cli", family, *argv], env=os.environ | env, cwd=tmp_path)
 
     listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")

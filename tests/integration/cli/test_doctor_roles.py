@@ -4,11 +4,12 @@ import base64
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 import redis
 from pydantic import SecretStr
 
 from aftermind import Memory, Settings
-from aftermind.cli import doctor, doctor_checks
+from aftermind.cli import doctor, doctor_checks, worker_probe
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.stack.ports import choose
 from aftermind.wire.process_registry import list_announced
@@ -19,6 +20,12 @@ from tests.support.waiting import wait_until
 
 MIB = 1_048_576
 OLD, NEW = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+
+
+@pytest.fixture(autouse=True)
+def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker runs on these queues: their probes are over at once."""
+    monkeypatch.setattr(worker_probe, "LONGEST_SECONDS", 0.1)
 
 
 def settings_of(database: Database, url: str, redis_url: str, folder: Path) -> Settings:

@@ -9,9 +9,12 @@ from typing import Any
 
 import orjson
 
-from aftermind import Export, Memory, Message
+from aftermind import Export, Memory, Message, Settings
 from aftermind.cli import importers, ingest, terminal
 from aftermind.cli.importers import BadLine
+from tests.support.learning import AT_ONCE
+
+LEARNS_AT_ONCE = Settings(**AT_ONCE)
 
 
 def turns(folder: Path, name: str, texts: Sequence[str]) -> list[importers.Found]:
@@ -31,7 +34,9 @@ async def test_two_concurrent_runs_for_a_user_each_count_their_own_messages(tmp_
 
 
 async def test_messages_that_were_undone_are_hidden_where_an_export_is_ingested_too(tmp_path: Path) -> None:
-    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+    async with Memory(
+        f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE
+    ) as memory:
         for said in ("I like tea.", "I am allergic to nuts.", "I live in Oslo."):
             receipt = await memory.remember(said, user_id="cora", session_id="s")
             await receipt.stored(timeout=30)
@@ -67,7 +72,9 @@ async def believed(memory: Memory, **owner: str | None) -> set[tuple[str, str, s
 
 
 async def test_edits_of_facts_and_blocks_are_made_again_where_an_export_is_ingested(tmp_path: Path) -> None:
-    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+    async with Memory(
+        f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE
+    ) as memory:
         for said in ("I live in Oslo. I have a dog named Rex.", "I work at Acme."):
             await (await memory.remember(said, user_id="dora", session_id="s")).stored(timeout=30)
         await memory.drain(user_id="dora", timeout=30)
@@ -103,7 +110,7 @@ async def test_edits_of_facts_and_blocks_are_made_again_where_an_export_is_inges
 
 
 async def test_edits_of_an_export_have_their_own_times_also_before_its_messages_are_extracted(tmp_path: Path) -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         first = Message.user("I live in Rome.", occurred_at=datetime(2026, 1, 1, tzinfo=UTC))
         await memory.remember([first], user_id="eva", session_id="s")
         await memory.drain(user_id="eva", timeout=30)
@@ -124,7 +131,7 @@ async def test_edits_of_an_export_have_their_own_times_also_before_its_messages_
 
 
 async def test_edits_of_the_anonymous_user_are_those_of_the_user_who_is_named(tmp_path: Path) -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.remember("I live in Oslo.")
         await memory.drain(timeout=30)
         [oslo] = await memory.facts.query()
@@ -151,7 +158,7 @@ async def test_a_message_without_a_session_has_none_where_an_export_is_ingested(
 
 
 async def test_one_edit_that_is_refused_leaves_the_others(tmp_path: Path) -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.blocks.set("human", "Likes tea.", user_id="eva")
         await memory.blocks.set("x" * 60, "Likes tea.", user_id="eva")
         await memory.facts.add("user", "likes", "tea", user_id="eva")
@@ -176,7 +183,7 @@ async def test_assertions_that_cannot_be_read_are_reported(tmp_path: Path) -> No
 
 
 async def test_names_that_were_merged_otherwise_or_no_longer_are_so_where_an_export_is_ingested(tmp_path: Path) -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         for entity, alias in (("Melanie", "Mel"), ("Anna", "Annie"), ("Robert", "Bob")):
             await memory.facts.merge_entities(entity, alias, user_id="eva")
         await memory.facts.merge_entities("Annika", "Annie", user_id="eva")
@@ -198,7 +205,7 @@ async def test_names_that_were_merged_otherwise_or_no_longer_are_so_where_an_exp
 
 
 async def test_a_correction_of_a_message_that_was_forgotten_is_not_made_again(tmp_path: Path) -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.remember("I live in Paris.", user_id="eva", session_id="s")
         await memory.drain(user_id="eva", timeout=30)
         [paris] = await memory.facts.query(user_id="eva")

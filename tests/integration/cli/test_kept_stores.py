@@ -8,15 +8,19 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from aftermind import Memory, Message
+from aftermind import Memory, Message, Settings
 from tests.support.fork_server import run_module
+from tests.support.learning import AT_ONCE
 
 JUNE = datetime(2026, 6, 1, tzinfo=UTC)
+
+LEARNS_AT_ONCE = Settings(**AT_ONCE)
 
 
 def command(store: str, *argv: str) -> "CompletedProcess[str]":
     """Run `aftermind` with this store."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("AFTERMIND_")}
+    env |= {f"AFTERMIND_{name.upper()}": str(value) for name, value in AT_ONCE.items()}
     return run_module(["aftermind.cli", *argv], env=env | {"AFTERMIND_DATABASE_URL": store, "COLUMNS": "120"})
 
 
@@ -29,7 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 async def stored(store: str) -> datetime:
     """When everything was stored."""
-    async with Memory(store, embedder="hash", extractor="rules") as memory:
+    async with Memory(store, embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         for content, role, day in (
             ("I live in Oslo.", Message.user, 0),
             ("Oslo is cold in winter.", Message.assistant, 40),
@@ -173,7 +177,7 @@ def test_doctor_names_variables_that_are_no_settings(tmp_path: Path) -> None:
 
 async def test_an_export_of_all_users_has_groups(tmp_path: Path) -> None:
     store, file = f"sqlite:{tmp_path}/memory.db", tmp_path / "all.jsonl"
-    async with Memory(store, embedder="hash", extractor="rules") as memory:
+    async with Memory(store, embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.groups.add("team", "ann")
         for group, content in ((None, "I live in Oslo."), ("team", "We deploy on Fridays.")):
             receipt = await memory.remember(content, user_id="ann", group=group)
@@ -208,7 +212,7 @@ def test_a_short_id_is_refused_with_the_way_to_the_whole_one(store: str, stored:
 
 async def test_the_reasons_for_a_corrected_fact_name_the_one_that_it_replaced(tmp_path: Path) -> None:
     store = f"sqlite:{tmp_path / 'memory.db'}"
-    async with Memory(store, embedder="hash", extractor="rules") as memory:
+    async with Memory(store, embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         wrong = await memory.facts.add("user", "lives in", "Oslo", user_id="bo")
         await memory.facts.correct(wrong, object="Rome", user_id="bo")
 

@@ -21,11 +21,14 @@ from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.search import BlockRequest, Search, SearchResult
 from aftermind.types import Episode, EpisodeId, Fact, FactId, RecallBlock, Scope
 from aftermind.types.message import new_ids
+from tests.support.learning import AT_ONCE
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database
 from tests.support.stored_turns import START, keep, said
 
 ALICE = Scope(user_id="alice")
+
+LEARNS_AT_ONCE = Settings(**AT_ONCE)
 
 
 @pytest.fixture
@@ -150,7 +153,9 @@ def _wanted(found: SearchResult) -> BlockRequest:
 
 
 async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp_path: Path) -> None:
-    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+    async with Memory(
+        f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules", settings=Settings(**AT_ONCE)
+    ) as memory:
         for content in ("I moved from Leipzig to Vienna.", "We planted roses."):
             await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
         shown = [match.item for match in (await memory.recall("Where do I live?", user_id="ann")).matches]
@@ -162,7 +167,9 @@ async def test_a_message_with_no_word_of_the_question_is_shown_with_its_fact(tmp
 
 
 async def test_a_message_that_shares_no_word_with_the_question_follows_its_fact(tmp_path: Path) -> None:
-    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules") as memory:
+    async with Memory(
+        f"sqlite:{tmp_path}/memory.db", embedder="hash", extractor="rules", settings=Settings(**AT_ONCE)
+    ) as memory:
         for content in (
             "I have a cat named Dot.",
             "The landlord raised our rent.",

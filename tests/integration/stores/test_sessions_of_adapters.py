@@ -2,9 +2,12 @@
 
 import pytest
 
-from aftermind import Memory
+from aftermind import Memory, Settings
 from aftermind.integrations import message_records
 from aftermind.integrations.message_records import read_session
+from tests.support.learning import AT_ONCE
+
+LEARNS_AT_ONCE = Settings(**AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +29,7 @@ async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(message_records, "PAGE", 2)
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.remember(list("abcde"), user_id="ann", session_id="s")
         await memory.drain(user_id="ann")
         stored = await memory.history(user_id="ann", session_id="s")
@@ -41,7 +44,7 @@ async def test_an_adapter_reads_the_newest_messages_that_were_not_undone(
 
 
 async def test_a_search_for_the_newest_leaves_out_what_was_undone_before_it_counts() -> None:
-    async with Memory("inmemory", embedder="hash", extractor="rules") as memory:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         await memory.remember(list("abc"), user_id="ann", session_id="s")
         await memory.drain(user_id="ann")
         newest = (await memory.history(user_id="ann"))[-1]

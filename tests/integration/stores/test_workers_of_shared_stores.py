@@ -5,13 +5,12 @@ lost when it is killed.
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from aftermind import Memory, Settings, errors
@@ -19,7 +18,7 @@ from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter, PlanState, ReplayMode
 from tests.integration.stores.test_stored_memory import ROOT, SHARED_URLS, memory_at
-from tests.support.fork_server import run_module
+from tests.support.fork_server import Process, run_module, start_module
 from tests.support.rabbitmq import running_rabbitmq
 from tests.support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 
@@ -35,9 +34,7 @@ def broker(request: pytest.FixtureRequest) -> str | None:
 
 
 @contextmanager
-def worker(
-    url: str, folder: Path, broker: str | None = None, *options: str, **changed: str
-) -> "Iterator[subprocess.Popen[bytes]]":
+def worker(url: str, folder: Path, broker: str | None = None, *options: str, **changed: str) -> Iterator[Process]:
     named = {
         "DATABASE_URL": url,
         "STATE_DIR": str(folder / "state"),
@@ -47,12 +44,14 @@ def worker(
         **changed,
     }
     environment = {**os.environ, **{f"AFTERMIND_{name}": value for name, value in named.items()}}
-    process = subprocess.Popen([sys.executable, "-m", "aftermind.cli", "worker", *options], cwd=ROOT, env=environment)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with (folder / "worker.log").open("ab") as log:
+        process = start_module(["aftermind.cli", "worker", *options], cwd=ROOT, env=environment, output=log)
+        try:
+            yield process
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+            process.wait()
 
 
 def agent(url: str, folder: Path, broker: str | None) -> Memory:

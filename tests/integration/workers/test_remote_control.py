@@ -43,4 +43,4 @@ def test_a_worker_cannot_be_shut_down_nor_changed_over_the_broker(
 
 
 def _answers(app: Celery) -> Callable[[], bool]:
-    return lambda: bool(app.control.inspect(timeout=30, limit=1).ping())
+    return lambda: bool(app.control.inspect(timeout=2, limit=1).ping())
