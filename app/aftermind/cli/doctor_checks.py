@@ -14,6 +14,7 @@ from aftermind import errors
 from aftermind.api import address_resolution, audit_anchors
 from aftermind.api.address_resolution import Addresses
 from aftermind.api.health import (
+    OVERDUE_SECONDS,
     damaged_spool,
     health,
     pending_age,
@@ -49,7 +50,6 @@ FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
-OLD_WORK = 60.0  # seconds; a doorbell takes milliseconds, so older runnable jobs are overdue
 
 
 class Verdict(StrEnum):
@@ -685,7 +685,7 @@ def _paused_by(pause: JobPause) -> str:
 
 
 def _backlog(what: str, count: int, age: float, kind: str, found: Addresses) -> Finding:
-    if count and age > OLD_WORK:
+    if count and age > OVERDUE_SECONDS:
         remedy = "Too few workers process them, or none. Run `aftermind worker --queues "
         remedy += f"{queues.QUEUE_OF[JobKind(kind)]}`, and check the logs."
         verdict = Verdict.BAD

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # SQLAlchemy: `aftermind status` of a stopped stack does with
     from aftermind.memory import Memory
     from aftermind.types.job_admin import JobPause
 
-OLD_SECONDS = 60.0  # a doorbell takes milliseconds, so older runnable jobs are overdue
 GOOD = {ComponentState.RUNNING, ComponentState.EXITED, ComponentState.HELD}
 Workers = Annotated[bool, typer.Option(help="Also run workers, the reconciler, the web service and Flower.")]
 
@@ -254,7 +253,7 @@ def _warn_about_health() -> bool:
         where = f"of namespace {each.namespace}" if each.namespace else "of every namespace"
         terminal.warn(f"{each.kind or 'all'} jobs {where} are {each.summary()}. `{resume_command(each)}` ends it.")
     for row in health.work:
-        if row.age_seconds > OLD_SECONDS:
+        if row in health.overdue:
             terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
         if row.dead:
             terminal.warn(
