@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.memory import Memory
     from aftermind.recall import Candidates, RecallMode, RecallOptions
     from aftermind.receipt import Receipt, ReceiptStatus, Step, StepState
-    from aftermind.settings import Settings
+    from aftermind.settings import ModelBudget, Settings
     from aftermind.stores.protocol import SessionInfo, UserInfo
     from aftermind.types import (
         Block,
@@ -170,7 +170,7 @@ _HOMES = {
     "aftermind.recall": ("RecallMode", "Candidates", "RecallOptions"),
     "aftermind.receipt": ("Step", "StepState", "Receipt", "ReceiptStatus"),
     "aftermind.agent.run_context": ("RunContext", "get_run_context"),
-    "aftermind.settings": ("Settings",),
+    "aftermind.settings": ("ModelBudget", "Settings"),
     "aftermind.stores.protocol": ("SessionInfo", "UserInfo"),
     "aftermind.types": (
         "Block",
@@ -329,6 +329,7 @@ __all__ = [
     "MemoryUpdateStarted",
     "Message",
     "MetricSample",
+    "ModelBudget",
     "ModelCost",
     "ModelUsage",
     "NewPlan",

@@ -127,7 +127,10 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
     value = "***" if "SecretStr" in str(fields[name].annotation) else first["input"]
     default = "none" if fields[name].default in (None, (), {}) else fields[name].default
     remedy = f"Correct it, or unset it for the default ({default})."
-    return errors.InvalidSettings(variables[name], value, f"{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}")
+    place = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str))
+    return errors.InvalidSettings(
+        variables[name], value, f"{place}{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}"
+    )
 
 
 MAX_DIMENSION = 4_000  # of a vector
@@ -138,12 +141,14 @@ class ModelBudget(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    tokens_per_day: int = Field(0, ge=0)
+    tokens_per_day: int = Field(0, ge=0, strict=True)
     usd_per_day: float = Field(0.0, ge=0)
 
-    def is_used_up(self, *, tokens: int, usd: float) -> bool:
-        """Whether one of the limits is reached."""
-        return bool(0 < self.tokens_per_day <= tokens or 0 < self.usd_per_day <= usd)
+    def reached_limit(self, *, tokens: int, usd: float) -> tuple[str, float] | None:
+        """The limit that is reached, with its unit; None if there is none."""
+        if 0 < self.tokens_per_day <= tokens:
+            return "tokens a day", self.tokens_per_day
+        return ("US dollars a day", self.usd_per_day) if 0 < self.usd_per_day <= usd else None
 
 
 class Settings(BaseSettings):

@@ -210,7 +210,6 @@ class ApiKeys(_Face):
         self._behind = behind
 
     create = _blocking(AsyncApiKeys.create)
-    get = _blocking(AsyncApiKeys.get)
     list = _blocking(AsyncApiKeys.list)
     revoke = _blocking(AsyncApiKeys.revoke)
     create_stream_token = _blocking(AsyncApiKeys.create_stream_token)

@@ -144,15 +144,14 @@ async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -
     `tokens` False checks only dollars: embeddings are not in the budget of tokens.
     """
     budget = runtime.settings.budget_for(scope.namespace)
-    most, dollars = budget.tokens_per_day if tokens else 0, budget.usd_per_day
-    if not most and not dollars:
+    if not budget.tokens_per_day and not budget.usd_per_day:
         return
     rows = await runtime.ledger.spending(scope.namespace, since=None)
-    said = [row.spent for row in rows if row.kind is not JobKind.EMBED]
-    if most and sum(spent.tokens_in + spent.tokens_out for spent in said) >= most:
-        raise errors.BudgetExhausted(scope.namespace, "tokens a day", most)
-    if dollars and sum(row.spent.cost_usd for row in rows) >= dollars:
-        raise errors.BudgetExhausted(scope.namespace, "US dollars a day", dollars)
+    said = [row.spent for row in rows if row.kind is not JobKind.EMBED] if tokens else []
+    used = sum(spent.tokens_in + spent.tokens_out for spent in said)
+    limit = budget.reached_limit(tokens=used, usd=sum(row.spent.cost_usd for row in rows))
+    if limit is not None:
+        raise errors.BudgetExhausted(scope.namespace, *limit)
 
 
 def episode_ids(answer: Mapping[str, Any], which: str = "episodes") -> list[EpisodeId]:  # Any: JSON kept with a job

@@ -42,7 +42,7 @@ class BatchStart:
 async def started(runtime: Runtime, leases: Sequence[Lease]) -> None:
     """Commit and publish that these jobs have begun, where they ask a model. Best effort: the work begins anyhow.
 
-    A row of its own costs nothing next to a model call. The start of a store is a row of its effect.
+    A separate row costs nothing next to a model call. The start of a store is a row of its effect.
     """
     asking = [lease for lease in leases if lease.job.kind in MODEL_KINDS]
     if not asking:

@@ -62,11 +62,6 @@ class ApiKeys:
         """Every key of the namespace, revoked ones too, the oldest first."""
         return await self._parts.stored_keys.list_for(self._parts.scope(namespace=namespace).namespace)
 
-    async def get(self, key_id: str) -> ApiKey | None:
-        """The key with this id, of any namespace, revoked or not; None if there is none."""
-        found = await self._parts.stored_keys.find(key_id)
-        return None if found is None else found[0]
-
     async def revoke(self, key_id: str, *, namespace: str | None = None) -> bool:
         """Close a key for good; False where there is none of that id that is open. A service notices within 5 s."""
         return await self._parts.stored_keys.revoke(self._parts.scope(namespace=namespace).namespace, key_id)

@@ -180,6 +180,11 @@ async def extraction_results(
                 pause = next(iter(await spent_budgets(parts, owner.namespace)), None)
         if pause is not None:
             found = [replace(each, reason=pause) if each.state is ExtractionState.WAITING else each for each in found]
+        elif (of_provider := await parts.find_provider_pause(JobKind.EXTRACT)) is not None:
+            found = [
+                replace(each, reason=f"{each.reason}; {of_provider}") if each.state is ExtractionState.WAITING else each
+                for each in found
+            ]
     return found
 
 

@@ -13,7 +13,8 @@ from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.job_timeline import timeline_of_job
-from aftermind.llm.rate_limit_and_circuit_breaker import provider_pause
+from aftermind.llm.factory import find_pause
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import (
@@ -238,20 +239,23 @@ class JobAdmin:
             found = await self._parts.job_operations.pauses(tx)
         return [each for each in found if namespace is None or each.namespace in (None, namespace)]
 
-    async def hold_reasons(self, jobs: Sequence[Job]) -> Mapping[JobId, str]:
-        """Why workers do not claim jobs of these, by id: a pause of an operator, or of a provider if they are due."""
+    async def hold_reasons(self, jobs: Sequence[Job], *, namespace: str | None = None) -> Mapping[JobId, str]:
+        """Why workers do not claim jobs of these, by id: a pause of an operator, or of a provider if they are due.
+
+        Of several databases, that of the namespace is asked.
+        """
         waiting = [job for job in jobs if job.state in WAITING_STATES]
         if not waiting:
             return {}
-        spaces = {job.scope.namespace for job in waiting}
-        pauses = await self.pauses(namespace=spaces.pop() if len(spaces) == 1 else None)
-        states, now = await self._parts.provider_states(), datetime.now(UTC)
-        reasons = {
-            job.id: _pause_of(pauses, job.kind, job.scope.namespace)
-            or (provider_pause(job.kind, states) if job.run_at <= now else None)
-            for job in waiting
-        }
-        return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
+        pauses, states = await self.pauses(namespace=namespace), await self._parts.provider_states()
+        now, reasons = datetime.now(UTC), {}
+        for job in waiting:
+            reason = _describe_pause(pauses, job.kind, job.scope.namespace)
+            if reason is None and job.run_at <= now:
+                reason = self._describe_provider_pause(job.kind, states)
+            if reason is not None:
+                reasons[job.id] = reason
+        return reasons
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):
@@ -260,10 +264,18 @@ class JobAdmin:
         pauses, states = await self.pauses(namespace=space), await self._parts.provider_states()
         steps = list(found.steps)
         for place, step in enumerate(steps):
-            if step.state in WAITING_STATES:
-                reason = _pause_of(pauses, step.name, space) or provider_pause(step.name, states)
-                steps[place] = replace(step, detail=reason or step.detail)
+            if step.state not in WAITING_STATES:
+                continue
+            detail = _describe_pause(pauses, step.name, space)
+            if detail is None:  # its next attempt may be later than the end of the pause
+                parts = (step.detail, self._describe_provider_pause(step.name, states))
+                detail = "; ".join(part for part in parts if part) or None
+            steps[place] = replace(step, detail=detail)
         return replace(found, steps=tuple(steps))
+
+    def _describe_provider_pause(self, kind: str, states: Sequence[ProviderState]) -> str | None:
+        found = find_pause(kind, self._parts.settings, states)
+        return None if found is None else f"{found.provider} is {found.pause}"
 
     async def _job_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
         async with self._reading(namespace) as tx:
@@ -339,6 +351,6 @@ def _kind(given: JobKind | str | None) -> JobKind | None:
         raise errors.InvalidFilter("kind", given, f"one of {', '.join(JobKind)}.") from exc
 
 
-def _pause_of(pauses: Sequence[JobPause], kind: str, namespace: str) -> str | None:
+def _describe_pause(pauses: Sequence[JobPause], kind: str, namespace: str) -> str | None:
     found = next((each for each in pauses if each.covers(kind, namespace)), None)
     return None if found is None else found.summary()

@@ -58,12 +58,14 @@ class Jobs:
         return await self._with_pause(owner, await turn_status(self._parts.ledger, job, keep=KINDS))
 
     async def _with_pause(self, owner: Scope, status: ReceiptStatus) -> ReceiptStatus:
-        """The status, with an operator's pause as the reason for waiting."""
+        """The status, with an operator's pause as the reason for waiting, or with a provider's as one more."""
         steps = ((status.stored, JobKind.STORE), (status.embedded, JobKind.EMBED), (status.extracted, JobKind.EXTRACT))
         kind = next((kind for state, kind in steps if state is StepState.WAITING), None)
         if kind is None:
             return status
         pause = await self._parts.find_pause(kind, owner.namespace)
+        if pause is None and (of_provider := await self._parts.find_provider_pause(kind)) is not None:
+            pause = f"{status.why}; {of_provider}" if status.why else of_provider
         return status if pause is None else replace(status, why=pause)
 
     async def _find(self, owner: Scope, job_id: JobId) -> Job | None:

@@ -24,7 +24,8 @@ from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, ProviderState, provider_pause
+from aftermind.llm.factory import find_pause
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, ProviderState
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import Confirm, News
 from aftermind.settings import Settings
@@ -32,6 +33,7 @@ from aftermind.stores.protocol import Store
 from aftermind.stores.retention_protocol import RetentionStore
 from aftermind.telemetry.recall_counts import RecallCounts
 from aftermind.types import EmbedderIdentity, JobKind, Scope, StoredEmbedders
+from aftermind.types.job import MODEL_KINDS
 from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Generation
 from aftermind.wire.pending import Pending
@@ -123,16 +125,16 @@ class Parts:
         return parts.ledger, parts.events, parts.confirm
 
     async def find_pause(self, kind: JobKind, namespace: str) -> str | None:
-        """The pause that these jobs wait for, of an operator or a provider, in words for tenants.
-
-        Only the relay sees operators' pauses of all namespaces.
-        """
+        """An operator's pause of these jobs, in words for tenants; only the relay sees those of all namespaces."""
         async with self.operations.transaction(namespace=self.operations_namespace, read_only=True) as tx:
             pauses = await self.job_operations.pauses(tx)
         found = next((each for each in pauses if each.covers(kind, namespace)), None)
-        if found is not None:
-            return f"{kind} jobs are paused by an operator since {found.created_at:%F %R} UTC"
-        return provider_pause(kind, await self.provider_states())
+        return None if found is None else f"{kind} jobs are paused by an operator since {found.created_at:%F %R} UTC"
+
+    async def find_provider_pause(self, kind: JobKind) -> str | None:
+        """The pause of the provider that these jobs call, in words for tenants."""
+        states = await self.provider_states() if kind in MODEL_KINDS else []
+        return "the model provider is paused" if find_pause(kind, self.settings, states) else None
 
     async def provider_states(self) -> list[ProviderState]:
         """Every provider that was asked lately; none while Redis does not answer."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -109,7 +110,8 @@ def moment(name: str, told: str | None) -> datetime | None:
     if unit in UNITS and number.isdecimal():
         return _ago(name, told)
     try:
-        at = datetime.fromisoformat(told + {4: "-01-01", 7: "-01"}.get(len(told), ""))
+        is_part = re.fullmatch(r"\d{4}(?:-\d{2})?", told) is not None
+        at = datetime.fromisoformat(f"{told}-01-01"[:10] if is_part else told)
     except ValueError as exc:
         raise errors.InvalidFilter(
             name, told, "use 30m, 24h, 7d, or a time like 2026-01, 2026-01-31 or 2026-01-31T12:00."

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,7 +32,7 @@ from aftermind.db import migrate, postgres_node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState, provider_pause
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.settings import Settings, unknown_variables
 from aftermind.stack import ComponentState, Stack
 from aftermind.types import JobKind
@@ -106,7 +106,7 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
                 why = why.removeprefix(f"{what}: ")
                 setting = LOGIN_OF.get(what, "AFTERMIND_DATABASE_URL")
                 refused = [fix.format(setting=setting) for text, fix in REFUSED if text in why]
-                found = refused[0] if refused else _held_remedy(what) or _first_remedy(exc, what) or remedy
+                found = refused[0] if refused else _find_held_remedy(what, args) or _first_remedy(exc, what) or remedy
                 return [Finding(what=what, seen=why, verdict=Verdict.BAD, remedy=found)]
 
         return check_safely
@@ -114,10 +114,10 @@ def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
     return decorate
 
 
-def _held_remedy(what: str) -> str | None:
+def _find_held_remedy(what: str, args: Sequence[object]) -> str | None:
     """What to do if the component is one of the embedded stack that was stopped on purpose."""
-    settings = Settings()
-    if what not in ("Postgres", "Redis", "replica") or settings.database_url is not None:
+    settings = next((each for each in args if isinstance(each, Settings)), None)
+    if what not in ("Postgres", "Redis") or settings is None or settings.database_url is not None:
         return None
     held = [each.name for each in Stack(settings.state_dir).status() if each.state is ComponentState.HELD]
     return f"It is held: `aftermind stack release {what.lower()}`." if what.lower() in held else None
@@ -298,7 +298,7 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     states = await parts.gate.states()
     for row in await parts.ledger.backlog():
         age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
-        if row.runnable and provider_pause(row.kind, states):
+        if row.runnable and factory.find_pause(row.kind, parts.settings, states):
             findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
         elif row.runnable:
             findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind), found))

@@ -78,7 +78,10 @@ def list_(
         turns = await _pending_turns(memory, wanted, limit)
         stored = {job.id for job in found}
         paused = await memory.job_admin.pauses(namespace=wanted.namespace)
-        reasons = await memory.job_admin.hold_reasons(found)
+        reasons: dict[JobId, str] = {}
+        for space in {job.scope.namespace for job in found}:
+            jobs = [job for job in found if job.scope.namespace == space]
+            reasons |= await memory.job_admin.hold_reasons(jobs, namespace=space)
         return found, [turn for turn in turns if turn.job_id not in stored], paused, reasons
 
     found, pending, paused, reasons = terminal.with_memory(work)

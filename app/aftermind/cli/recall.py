@@ -281,7 +281,7 @@ def excluded(found: RecallExplanation) -> Table:
 
 
 def _reason_for_none(block: RecallBlock) -> str:
-    if block.chunks_available:
+    if block.chunks_available > block.chunks_included:
         return "No match fits the token budget. `--budget` raises it; `--explain` shows the matches."
     return "No matches."
 

@@ -132,8 +132,9 @@ def _completion(answer: Any) -> Any:
 
 
 def _finish_reason(answer: Any) -> str | None:
-    """In OpenAI's word."""
-    names = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls"}
+    """Why an answer ended, as OpenAI names it."""
+    names = {"end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", REFUSAL: "content_filter"}
+    names |= dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length")
     reason: str | None = answer.stop_reason
     return names.get(reason or "", reason)
 

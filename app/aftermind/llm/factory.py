@@ -1,10 +1,14 @@
 """From settings to models: which embedder, extractor, summariser, profiler and chat model serve."""
 
+from collections.abc import Sequence
+
 from aftermind import errors
 from aftermind.llm.protocols import ChatModel, Embedder, Extractor, Profiler, Summariser, embedder_identity
-from aftermind.llm.provider_connections import CHAT_KINDS, Providers
+from aftermind.llm.provider_connections import CHAT_KINDS, CLIENTS, Providers
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState, provider_name
 from aftermind.settings import MAX_DIMENSION, Settings
-from aftermind.types import EmbedderIdentity
+from aftermind.types import EmbedderIdentity, JobKind
+from aftermind.types.job import MODEL_KINDS
 
 
 def embedder(settings: Settings, *, providers: Providers | None = None) -> Embedder | None:
@@ -143,6 +147,24 @@ def missing_keys(settings: Settings) -> dict[str, str]:
     kinds = {name: name.partition(":")[0] for name in named}
     keyed = {name: f"{kind}_api_key" for name, kind in kinds.items() if f"{kind}_api_key" in Settings.model_fields}
     return {name: field.upper() for name, field in keyed.items() if getattr(settings, field) is None}
+
+
+def find_pause(kind: str, settings: Settings, states: Sequence[ProviderState]) -> ProviderState | None:
+    """The pause, for all calls, of the provider that jobs of this kind call; None without one.
+
+    A setting `auto` without a key may be another one for workers: any provider counts then.
+    """
+    if kind not in MODEL_KINDS:
+        return None
+    given = settings.embedder if kind == JobKind.EMBED else settings.extractor
+    paused = [each for each in states if each.why is not None and not each.is_large_only]
+    if given != "auto" or settings.openai_api_key is not None:
+        chosen = _chosen(given, settings, auto="openai", offline="").partition(":")[0]
+        if chosen not in CLIENTS:
+            return None
+        name = provider_name(chosen, getattr(settings, f"{chosen}_base_url"))
+        paused = [each for each in paused if each.provider == name]
+    return paused[0] if paused else None
 
 
 def replayable(settings: Settings) -> frozenset[str]:

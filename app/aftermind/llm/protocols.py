@@ -116,7 +116,7 @@ class ToolCall:
 class ChatReply:
     """A model's answer: text, tools to call, or both.
 
-    `finish_reason` is why it ended, in the provider's word: `stop`, `tool_calls`, or `length` if it was cut off.
+    `finish_reason` is why it ended: `stop`, `tool_calls`, or `length` if a limit of tokens cut it off.
     """
 
     content: str

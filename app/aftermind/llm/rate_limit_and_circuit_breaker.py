@@ -6,7 +6,7 @@ is admitted, and its result decides. Large calls have a second breaker, so that 
 pause no ordinary call. Without Redis every call is admitted: a budget is worth less than an answer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from datetime import timedelta
 
 from aftermind import errors
 from aftermind.telemetry.logger import get_logger
-from aftermind.types.job import MODEL_KINDS
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_keys import Keys
@@ -86,10 +85,9 @@ class ProviderState:
         return f"{length}: {self.why}"
 
 
-def provider_pause(kind: str, states: Sequence[ProviderState]) -> str | None:
-    """The pause of a provider, for all calls, that jobs of this kind wait for, in words."""
-    paused = [each for each in states if each.why is not None and not each.is_large_only]
-    return f"{paused[0].provider} is {paused[0].pause}" if paused and kind in MODEL_KINDS else None
+def provider_name(kind: str, base_url: str | None) -> str:
+    """What errors, budgets and pauses call a provider: its kind, or the host of another address."""
+    return kind if base_url is None else base_url.split("//")[-1].split("/")[0].rpartition("@")[2]
 
 
 class ProviderLimiter:

@@ -20,6 +20,7 @@ from aftermind.recall.token_budget import (
     Order,
     TurnWord,
     fit,
+    fit_all,
     known_share,
 )
 from aftermind.stores.search import Briefing
@@ -41,6 +42,7 @@ from aftermind.types import (
 
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.5  # of the budget for those, where matches and the rest would fill it
+MIN_PINNED_TOKENS = 60  # that a smaller budget gives them too: a note is what a user or an agent wants in every block
 # What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
 # what sharing all of its words adds.
 TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
@@ -141,12 +143,12 @@ def _pinned(blocks: Sequence[Block], rest: Sequence[_Part], budget: int, count_e
     if not blocks:
         return []
     chunks = [_chunk(block, PINNED, (place, 0), key=place) for place, block in enumerate(blocks)]
-    share = int(budget * PINNED_SHARE)
+    share = min(budget, max(int(budget * PINNED_SHARE), MIN_PINNED_TOKENS))
     fitted = fit(chunks, share, count_each, largest=1.0)
     if len(fitted.chunks) < len(chunks) or any(chunk.line != chunks[chunk.key].line for chunk in fitted.chunks):
-        left = budget - fit([part.chunk for part in rest], budget, count_each).tokens
-        if left > share:
-            fitted = fit(chunks, left, count_each, largest=1.0)
+        others = fit_all([part.chunk for part in rest], budget - share, count_each)
+        if others is not None:
+            fitted = fit(chunks, budget - others.tokens, count_each, largest=1.0)
     return [_Part(replace(chunk, shortened=None), blocks[chunk.key]) for chunk in fitted.chunks]
 
 
@@ -193,7 +195,7 @@ def _chunk(
 ) -> Chunk:
     """Of a text that cannot fit whole, no more than `longest` characters are escaped; it is shortened in any case."""
     text = shortenable_text(item)
-    words_of_turns = _words_of_turns(item, said)
+    words_of_turns, is_long = _words_of_turns(item, said), len(text) >= LONG_CHARACTERS
     return Chunk(
         key=key,
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
@@ -201,7 +203,7 @@ def _chunk(
         order=order,
         tells=frozenset((type(item), *each) for each in words_of_turns),
         repeats=frozenset((Fact if isinstance(item, Episode) else Episode, *each) for each in words_of_turns),
-        shortened=_shortening(item, text, words, passage, mark) if len(text) >= LONG_CHARACTERS else None,
+        shortened=_shortening(item, text, words, passage, mark) if is_long or isinstance(item, Block) else None,
     )
 
 

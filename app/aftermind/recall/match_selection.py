@@ -35,7 +35,9 @@ from aftermind.types.feedback import FeedbackCount
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
-ASKED_FOR = 0.5  # of the best share of the question that a fact of a turn has: others are about something else
+ASKED_SHARE = (
+    0.5  # of what the best fact of a turn has more of the question than the worst: others are about something else
+)
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
 # and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
@@ -204,8 +206,15 @@ def supersede(
     passed_on: dict[FactId, float] = {}
     found = []
     for match, turn in _turns(matches):
-        ends, fits = _asked_for(_ended_after(turn, ended), words)
-        if not ends or (turn.id in standing and not fits):
+        ends = _ended_after(turn, ended)
+        if not ends:
+            found.append(match)
+            continue
+        if turn.id in standing:
+            ends = _select_asked(ends, [fact for fact in current if turn.id in fact.sources], words)
+        else:
+            ends = _select_asked(ends, (), words)
+        if not ends:
             found.append(match)
             continue
         at = max(fact.valid_to for fact in ends if fact.valid_to is not None)
@@ -273,14 +282,18 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
     ]
 
 
-def _asked_for(facts: Sequence[Fact], words: QuestionWords) -> tuple[list[Fact], bool]:
-    """Of the facts of a turn, those that the question is likeliest about, and whether they have a word of it.
+def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:
+    """Of the ended facts of a turn, those that the question is about; none, if it is about what still is true.
 
-    All, if none has one.
+    A word that all of them have decides nothing, nor does a name: a question names whom it is about. Without any word,
+    and where nothing still is true, it may be about each of them.
     """
-    shares = [words.share(fact.text) for fact in facts]
-    least = max(shares, default=0.0) * ASKED_FOR
-    return [fact for fact, share in zip(facts, shares, strict=True) if share >= least], least > 0
+    of_ends = [words.share(fact.text) for fact in ends]
+    shares = [*of_ends, *(words.share(fact.text) for fact in stands if fact.predicate != "name")]
+    low, best = min(shares), max(of_ends)
+    if stands and (not best or best < max(shares)):
+        return []
+    return [fact for fact, share in zip(ends, of_ends, strict=True) if share - low >= (best - low) * ASKED_SHARE]
 
 
 def decayed(matches: Sequence[Match], *, half_life: timedelta, now: datetime) -> list[Match]:

@@ -36,7 +36,7 @@ SYNONYMS = {
 
 
 class RecallMode(StrEnum):
-    """What decides the order: words and meaning, one of them, or alone that in which messages were stored."""
+    """What decides the order: words and meaning, one of them, or (`recency`) only the order of storing."""
 
     HYBRID = "hybrid"
     VECTOR = "vector"

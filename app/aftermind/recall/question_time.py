@@ -51,7 +51,7 @@ _BARE_SEASON = re.compile(
 _ASKS_PAST = re.compile(r"\b(?:did|was|were|had|happened)\b", re.IGNORECASE)
 _HABIT = re.compile(r"\b(?:like|love|enjoy|prefer|usually|always|often)\b", re.IGNORECASE)
 _MOMENT = (
-    r"(?:\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|q[1-4] \d{4}|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
+    rf"(?:(?:the )?{dates.PART}|" + r"\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|spring|summer|autumn|fall|winter)[a-z]*"
     r"(?: \d{1,2}(?:st|nd|rd|th)?\b)?(?:,? (?:of )?\d{4})?))"
 )
@@ -60,7 +60,8 @@ _RANGE = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(rf"\bafter (?:the )?{_MOMENT}", re.IGNORECASE)  # not "after dinner yesterday"
-_BY_END = re.compile(r"\b(?:before|by|until|till) the end of\b", re.IGNORECASE)
+_BY_END = re.compile(rf"\b(?:before|by|until|till) the end of {_MOMENT}", re.IGNORECASE)
+_PART = re.compile(rf"\b{dates.PART}\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:19|20)\d{2}\b")
 _RELATIVE = re.compile(
     r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
@@ -151,8 +152,13 @@ class QuestionTime:
         end = (self.end + MENTIONED_LATER).timestamp()
         if ((said_at >= self.start.timestamp()) & (said_at < end)).any():
             return self
-        found = QuestionTime.of(text, datetime.fromtimestamp(float(said_at.max()), UTC))
-        return replace(self, start=found.start, end=found.end)
+        before = said_at[said_at < self.start.timestamp()]
+        found = QuestionTime.of(
+            text, datetime.fromtimestamp(float(before.max() if len(before) else said_at.max()), UTC)
+        )
+        if found.start is None or found.start >= self.start:
+            return replace(self, start=found.start, end=found.end)
+        return replace(self, start=found.start, end=found.end).among(text, said_at)
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""
@@ -171,6 +177,11 @@ class QuestionTime:
         if named is None or named.end - named.start > LONGEST_MENTIONED:
             return bonus
         return bonus + (IN_PERIOD if named.start < self.end and self.start < named.end else 0.0)
+
+
+def without_parts(text: str) -> str:
+    """A question whose parts of years are years: "the second half of 2025" is no search for halves."""
+    return _PART.sub(lambda found: found.group()[-4:], text)
 
 
 def _range_in(text: str, now: datetime) -> dates.Period | None:

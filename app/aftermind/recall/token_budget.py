@@ -24,7 +24,7 @@ Order = tuple[float, int]  # a time or number, and the position of those with th
 TurnWord = tuple[type, Hashable, str]  # the kind of what has it, the turn, and the word
 CountEach = Callable[[Sequence[str]], Sequence[int]]  # tokens of each text: together they take a fraction of the time
 
-LARGEST = 0.5  # of the budget: of a long text no more is taken, however good it is
+LARGEST_SHARE = 0.5  # of the budget: of a long text no more is taken, however good it is
 MOST_CHARACTERS = 16  # of a token in any text worth reading: a document of 256 KiB need not be counted to be too long
 CHARACTERS = 4  # of a token in running text: of more text, not all can fit
 LONG_CHARACTERS = 600  # a turn longer than a paragraph is worth having in part; of a short one the next one is better
@@ -111,7 +111,7 @@ def known_share(chunk: Chunk, words: Set[TurnWord]) -> float:
     return min(1.0, known / MOSTLY)
 
 
-def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach, *, largest: float = LARGEST) -> Fitted:
+def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach, *, largest: float = LARGEST_SHARE) -> Fitted:
     """Select chunks by value per token while they fit, and render them in their order; never more than `budget` tokens.
 
     Sums over lines only approximate the tokens of the whole text, so the whole is counted at the end, and the last
@@ -119,18 +119,18 @@ def fit(chunks: Sequence[Chunk], budget: int, count_each: CountEach, *, largest:
     fit, no line is counted alone. Of a long text at most `largest` of the budget is taken.
     """
     characters = sum(len(chunk.line.text) for chunk in chunks)
-    if characters <= CHARACTERS * budget and (everything := _fitted(chunks, budget, count_each)) is not None:
+    if characters <= CHARACTERS * budget and (everything := fit_all(chunks, budget, count_each)) is not None:
         return everything
     taken = _taken(chunks, budget, max(int(budget * largest), LEAST_TOKENS), count_each)
     while taken:
-        if (found := _fitted(taken, budget, count_each)) is not None:
+        if (found := fit_all(taken, budget, count_each)) is not None:
             return found
         taken.pop()
     return Fitted(text="", tokens=0, chunks=(), lines=())
 
 
-def _fitted(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted | None:
-    """These chunks as a block; None if it exceeds the budget."""
+def fit_all(chunks: Sequence[Chunk], budget: int, count_each: CountEach) -> Fitted | None:
+    """All of these chunks as a block; None if it exceeds the budget."""
     lines = _in_order(chunks)
     text = render(lines)
     (tokens,) = count_each([text]) if text else (0,)
@@ -153,7 +153,8 @@ def _taken(chunks: Sequence[Chunk], budget: int, largest: int, count_each: Count
     whole: dict[int, Chunk] = {}
     heap: list[_Waiting] = []
     for place, (chunk, tokens) in enumerate(zip(chunks, counted, strict=True)):
-        most = filling.left if chunk.shortened is None else min(filling.left, largest)
+        left = filling.left - filling.heading(chunk)
+        most = left if chunk.shortened is None else min(left, largest)
         fitting = _fitting(chunk, tokens, most, count_each)
         if fitting is not None:
             whole[chunk.key] = chunk

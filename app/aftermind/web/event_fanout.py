@@ -6,11 +6,9 @@ last number that it received.
 """
 
 import asyncio
-import itertools
 import random
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -21,6 +19,7 @@ from aftermind.events.types import MemoryEvent, MemoryGap
 from aftermind.memory import Memory
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
+from aftermind.types.api_key import ApiKey
 
 log = get_logger(__name__)
 
@@ -32,8 +31,8 @@ TURN_FRAMES = 32  # after which a feed lets its listeners have a turn of the loo
 RETRY_SECONDS = 1.0  # after which a feed whose store does not answer is tried again
 HEARTBEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
 HEARTBEAT_GROUPS = 15  # groups of listeners that are woken for it one after the other
-KEY_CHECK_GROUPS = 5  # groups after which the listeners' API keys are checked: every five seconds
-CONNECTION_SECONDS = 900.0  # then a listener has to come again: the load spreads over new processes
+KEY_CHECK_SECONDS = 5.0  # between two checks of the listeners' API keys
+CONNECTION_SECONDS = 900.0  # then a listener has to connect again: the load spreads over new processes
 RETRY_MS = 1_000  # how long a browser waits before it comes again
 
 HEARTBEAT = b": still here\n\n"
@@ -121,8 +120,8 @@ class StreamConnection:
     `is_over`: no more frames will come; `is_full`: because the queue was full.
     """
 
-    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None, key_id: str | None) -> None:
-        self._feeds, self._owner, self._after, self.key_id = feeds, owner, after, key_id
+    def __init__(self, feeds: "Feeds", owner: Scope, after: int | None, key: ApiKey | None) -> None:
+        self._feeds, self._owner, self._after, self.key = feeds, owner, after, key
         self._frames: deque[EventFrame] = deque()
         # Set without a frame for a heartbeat: a separate timer for each wait would dominate the cost.
         self.woken = asyncio.Event()
@@ -197,16 +196,16 @@ class Feeds:
         self._feeds: dict[Scope, Feed] = {}
         self._gate = asyncio.Semaphore(READERS)
         self._groups: tuple[set[StreamConnection], ...] = tuple(set() for _ in range(HEARTBEAT_GROUPS))
-        self._heart: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # while there are listeners: heartbeats, and checks of keys
         self._is_closed = False
         self.count = 0
 
-    def listen(self, owner: Scope, after: int | None, *, key_id: str | None = None) -> StreamConnection:
+    def listen(self, owner: Scope, after: int | None, *, key: ApiKey | None = None) -> StreamConnection:
         """A listener to the owner's events after a number, or from now on (None), while the API key is valid.
 
         Raises `TooManyListeners`.
         """
-        return StreamConnection(self, owner.owner, after, key_id)
+        return StreamConnection(self, owner.owner, after, key)
 
     def enter(self, owner: Scope, listener: StreamConnection) -> Feed:
         """Add a listener to the owner's feed."""
@@ -218,8 +217,9 @@ class Feeds:
         feed.listeners.add(listener)
         min(self._groups, key=len).add(listener)
         self.count += 1
-        if self._heart is None:
-            self._heart = asyncio.get_running_loop().create_task(self._beat())
+        if not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(self._beat()), loop.create_task(self._check_keys())]
         if self._is_closed:
             listener.end()
         return feed
@@ -233,9 +233,10 @@ class Feeds:
         for group in self._groups:
             group.discard(listener)
         self.count -= 1
-        if not self.count and self._heart is not None:
-            self._heart.cancel()
-            self._heart = None
+        if not self.count:
+            for task in self._tasks:
+                task.cancel()
+            self._tasks = []
         if not feed.listeners:
             del self._feeds[owner]
             feed.task.cancel()
@@ -248,21 +249,28 @@ class Feeds:
                 listener.end()
 
     async def _beat(self) -> None:
-        for turn in itertools.count(1):
-            await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
-            for listener in self._groups[turn % HEARTBEAT_GROUPS]:
-                listener.woken.set()
-            if turn % KEY_CHECK_GROUPS == 0:
-                await self._end_revoked()
+        while True:
+            for group in self._groups:
+                await asyncio.sleep(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS)
+                for listener in group:
+                    listener.woken.set()
 
-    async def _end_revoked(self) -> None:
-        """End the connections whose API key has been revoked or has expired."""
-        listeners = [each for group in self._groups for each in group if each.key_id is not None]
-        with suppress(errors.Unavailable, TimeoutError):  # no key can be revoked then
-            async with asyncio.timeout(HEARTBEAT_SECONDS / HEARTBEAT_GROUPS):
-                for key_id in {each.key_id for each in listeners}:
-                    key = await self._memory.api_keys.get(key_id or "")
-                    if key is None or not key.is_valid:
-                        for listener in listeners:
-                            if listener.key_id == key_id:
-                                listener.end()
+    async def _check_keys(self) -> None:
+        """End the connections whose API key has been revoked or has expired. A failed check ends none."""
+        while True:
+            await asyncio.sleep(KEY_CHECK_SECONDS)
+            for namespace in {each.key.namespace for each in self._listeners() if each.key is not None}:
+                try:
+                    keys = await self._memory.api_keys.list(namespace=namespace)
+                except errors.Unavailable as exc:
+                    log.info("keys of event streams are not checked", extra={"error": str(exc)})
+                except Exception:  # one namespace must not end the checks of the others
+                    log.exception("keys of event streams are not checked")
+                else:
+                    valid = {key.id for key in keys if key.is_valid}
+                    for each in self._listeners():
+                        if each.key is not None and each.key.namespace == namespace and each.key.id not in valid:
+                            each.end()
+
+    def _listeners(self) -> list[StreamConnection]:
+        return [each for group in self._groups for each in group]

@@ -24,7 +24,7 @@ OLD, NEW = (base64.urlsafe_b64encode(bytes([number]) * 32).decode() for number i
 
 @pytest.fixture(autouse=True)
 def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No worker runs on these queues: their probes are over at once."""
+    """No worker runs on these queues: their probes need not wait."""
     monkeypatch.setattr(worker_probe, "LONGEST_SECONDS", 0.1)
 
 

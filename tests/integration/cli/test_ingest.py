@@ -34,9 +34,7 @@ async def test_two_concurrent_runs_for_a_user_each_count_their_own_messages(tmp_
 
 
 async def test_messages_that_were_undone_are_hidden_where_an_export_is_ingested_too(tmp_path: Path) -> None:
-    async with Memory(
-        f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE
-    ) as memory:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         for said in ("I like tea.", "I am allergic to nuts.", "I live in Oslo."):
             receipt = await memory.remember(said, user_id="cora", session_id="s")
             await receipt.stored(timeout=30)
@@ -72,9 +70,7 @@ async def believed(memory: Memory, **owner: str | None) -> set[tuple[str, str, s
 
 
 async def test_edits_of_facts_and_blocks_are_made_again_where_an_export_is_ingested(tmp_path: Path) -> None:
-    async with Memory(
-        f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE
-    ) as memory:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
         for said in ("I live in Oslo. I have a dog named Rex.", "I work at Acme."):
             await (await memory.remember(said, user_id="dora", session_id="s")).stored(timeout=30)
         await memory.drain(user_id="dora", timeout=30)

@@ -69,7 +69,7 @@ OLD_JOB = """
 async def test_jobs_that_wait_for_a_provider_are_not_overdue_and_no_worker_is_missing(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
-    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules")
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="openai:gpt-5-mini", openai_api_key="k")
     found = Addresses(store=database.app_url, replicas=(), redis=redis_url, broker=redis_url)
     for kind in ("extract", "forget"):
         await psql_async(database.url, OLD_JOB.format(kind=kind))

@@ -526,3 +526,40 @@ async def test_every_mode_marks_what_is_no_longer_true(mode: RecallMode) -> None
     turns = [match for match in block.matches if isinstance(match.item, Episode)]
     assert [bool(match.superseded_at) for match in turns] == [False, True]
     assert turns[-1].item.content.startswith("Hi, I'm Mia.")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+async def test_a_message_keeps_its_place_for_questions_about_what_still_is_true(mode: RecallMode) -> None:
+    """Its other statement has ended."""
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(
+            memory,
+            ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
+            ("I moved to Toulouse last week.", (2025, 10, 15)),
+        )
+        block = await memory.recall("Where does the user work?", user_id="vera", mode=mode)
+
+    [match] = [match for match in block.matches if "Renault" in getattr(match.item, "content", "")]
+    assert match.superseded_at is None
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        *("What did I do in July?", "What did I do in summer?", "What did I do in July 2025?"),
+        *("What happened in the second half of 2025?", "What did I do in Q3 2025?", "What did I do in mid-2025?"),
+    ],
+)
+async def test_a_period_alone_has_its_messages_whatever_was_said_later(question: str) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        for text, day in (
+            ("I ran the half marathon of Lyon.", (2025, 4, 22)),
+            ("We spent two weeks hiking in the Dolomites.", (2025, 7, 15)),
+            ("My bike has a flat tyre.", (2026, 3, 2)),
+            ("I also joined a choir.", (2026, 10, 12)),
+        ):
+            message = Message.user(text, occurred_at=datetime(*day, tzinfo=UTC))
+            await memory.remember([message], user_id="vera", session_id=text)
+        found = await memory.recall_scored(question, user_id="vera", min_score=0.2)
+
+    assert [getattr(match.item, "content", "") for match in found] == ["We spent two weeks hiking in the Dolomites."]

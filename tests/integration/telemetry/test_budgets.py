@@ -46,7 +46,7 @@ async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> No
     assert "AFTERMIND_NAMESPACE_TOKENS_PER_DAY" in finding["remedy"]
 
 
-async def test_a_tenant_may_have_a_budget_of_its_own(tmp_path: Path) -> None:
+async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
     budgets = {"acme": {"tokens_per_day": 100}, "trial-*": {"usd_per_day": 1}, "free": {"tokens_per_day": 0}}
     settings = Settings(embedder="hash", extract_quiet_seconds=0, namespace_budgets=budgets, **BUDGET)
     async with Memory(f"sqlite:{tmp_path / 'memory.db'}", settings=settings, extractor=CostlyExtractor()) as memory:

@@ -71,11 +71,13 @@ def test_a_changed_an_ended_and_a_revoked_token_open_nothing(service: Service, u
             memory.api_keys.create_stream_token(key.id, user_id=user, lifetime=timedelta(hours=2))
 
 
+@pytest.mark.timeout(120)  # the token lasts for an hour, and a stream for 12 minutes
 @pytest.mark.parametrize("by_token", [True, False])
 def test_an_open_stream_ends_when_its_key_is_revoked(service: Service, user: str, *, by_token: bool) -> None:
     with Memory(settings=service.settings) as memory:
         key, text = memory.api_keys.create("backend", namespace="ours")
-        shown = memory.api_keys.create_stream_token(key.id, user_id=user) if by_token else text
+        token = memory.api_keys.create_stream_token(key.id, user_id=user, lifetime=timedelta(hours=1))
+        shown = token if by_token else text
         url, headers = f"{service.url}/v1/users/{user}/events", {"Authorization": f"Bearer {shown}"}
         with httpx.stream("GET", url, headers=headers, timeout=60) as answer:
             lines = answer.iter_lines()

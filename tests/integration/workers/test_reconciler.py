@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from pydantic import SecretStr
 
 from aftermind import Memory, Settings, errors
 from aftermind.db.engine import PostgresDatabase
 from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES
-from aftermind.types import Scope
+from aftermind.types import JobId, Scope
 from aftermind.types.replay import JobFilter
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire import queues
@@ -106,14 +107,18 @@ OLD_EXTRACTION = """
 """
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize(("extractor", "is_paused"), [("openai", False), ("openai", True), ("rules", True)])
 async def test_the_history_and_the_jobs_know_what_is_paused(
-    database: Database, runtime: Runtime, *, is_paused: bool
+    database: Database, runtime: Runtime, extractor: str, *, is_paused: bool
 ) -> None:
-    """An extraction that a provider would do, and a turn of a tenant whose jobs are paused."""
-    job_id = uuid4()
+    """An extraction by a provider, or by none, and a turn of a tenant whose jobs are paused."""
+    job_id, later = uuid4(), uuid4()
     await psql_async(database.url, OLD_EXTRACTION.format(id=job_id))
-    async with Memory(settings=runtime.settings, namespace="acme") as memory:
+    in_an_hour = OLD_EXTRACTION.replace("- interval", "+ interval").replace("'e'", "'f'")
+    await psql_async(database.url, in_an_hour.format(id=later))
+    chosen = runtime.settings.model_copy(update={"extractor": extractor, "openai_api_key": SecretStr("k")})
+    runtime = replace(runtime, settings=chosen)
+    async with Memory(settings=chosen, namespace="acme") as memory:
         if is_paused:
             await memory.job_admin.pause(kind="store", namespace="acme", reason="INC-7", actor="ops")
             for _ in range(FAILURES):
@@ -122,14 +127,17 @@ async def test_the_history_and_the_jobs_know_what_is_paused(
         await reconciler.Reconciler(runtime=runtime).tick()
         [sample] = await memory.job_admin.metric_history()
         jobs = await memory.job_admin.list(JobFilter(namespace="default"))
-        reasons = await memory.job_admin.hold_reasons(jobs)
+        reasons = await memory.job_admin.hold_reasons(jobs, namespace="default")
         timeline = await memory.job_admin.timeline(job_id, namespace="default")
 
     assert timeline is not None
+    waits = is_paused and extractor == "openai"
     ages = [sample.series[f'aftermind_oldest_runnable_seconds{{kind="{kind}"}}'] for kind in ("store", "extract")]
-    assert [bool(age) for age in ages] == ([False, False] if is_paused else [True, True])
+    assert [bool(age) for age in ages] == [not is_paused, not waits]
     assert sample.series['aftermind_runnable_jobs{kind="extract"}'] == 1
-    assert [job.id for job in jobs] == [job_id]
+    assert {job.id for job in jobs} == {job_id, later}
+    assert later not in reasons  # not before its time
     [extraction] = [step for step in timeline.steps if step.name == "extract"]
-    for reason in (reasons.get(job_id, ""), extraction.detail or ""):
-        assert ("openai is paused for" in reason) is is_paused
+    for reason in (reasons.get(JobId(job_id), ""), extraction.detail or ""):
+        assert ("openai is paused for" in reason) is waits
+    assert "next attempt" in (extraction.detail or "")

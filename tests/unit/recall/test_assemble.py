@@ -202,8 +202,30 @@ def test_pinned_blocks_take_half_where_matches_fill_the_budget() -> None:
 
     assert 200 < count(_blocks(block)) <= 300
     assert "…" in _blocks(block)
-    assert count("".join(turns[:6])) > 200
     assert len(block.matches) >= 4
+
+
+@pytest.mark.parametrize("words", [60, 2_000])
+@pytest.mark.parametrize("budget", [120, 200, 250, 300, 400, 440, 450, 1_000])
+@pytest.mark.parametrize("turns", [1, 60])
+def test_a_long_pinned_block_is_in_every_budget(budget: int, turns: int, words: int) -> None:
+    block = made(
+        [f"turn {number} about tea and all of its kinds" for number in range(turns)],
+        budget=budget,
+        briefing=Briefing(blocks=[_of_words("persona", words)]),
+    )
+
+    assert "persona0 persona1" in block.text
+    assert block.tokens_used <= budget
+
+
+@pytest.mark.parametrize("budget", [45, 60, 100])
+def test_a_short_block_is_first_in_a_small_budget(budget: int) -> None:
+    note = Block(scope=SCOPE, name="todo", content="Buy milk and bread.", version=1, updated_at=MARCH)
+
+    for turns in (1, 60):
+        block = made(["I like tea."] * turns, budget=budget, briefing=Briefing(blocks=[note]))
+        assert "Buy milk and bread." in block.text
 
 
 @pytest.mark.parametrize("budget", [45, 60, 100])

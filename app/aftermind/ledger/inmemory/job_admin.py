@@ -133,9 +133,11 @@ async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
         if to is JobState.QUEUED and list_unfinished(tx, job):
             continue
         check_transition(job.state, to)
-        failed_at = max((each.ended_at for each in record.attempts if each.ended_at is not None), default=now)
+        failed_at = max(
+            (each.ended_at for each in record.attempts if each.ended_at is not None), default=job.updated_at
+        )
         at = failed_at if to is JobState.DEAD else now
-        restored = replace(job, state=to, note=None, run_at=max(job.run_at, now), updated_at=at)
+        restored = replace(job, state=to, note=None, updated_at=at)
         put_record(tx, replace(record, job=restored, action_id=None, former_state=None, place=None))
         counts[job.scope.namespace] += 1
     return counts

@@ -134,9 +134,8 @@ _RESTORE = text(
     UPDATE aftermind.jobs AS jobs
     SET state = CASE WHEN chosen.former_state = 'dead' THEN 'dead' ELSE 'queued' END, former_state = NULL,
         action_id = NULL, note = NULL, slot = 0, queue_position = NULL,
-        run_at = greatest(jobs.run_at, clock_timestamp()),
         updated_at = CASE WHEN chosen.former_state = 'dead' THEN coalesce((
-            SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), clock_timestamp())
+            SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), jobs.updated_at)
             ELSE clock_timestamp() END
     FROM chosen
     WHERE jobs.id = chosen.id AND jobs.state = 'discarded' AND (chosen.former_state = 'dead' OR NOT EXISTS (

@@ -44,10 +44,12 @@ class OpenAIChat:
                             yield choice.delta.content
             finally:
                 await _close(chunks)
-        if not is_answered:  # a body that is no stream has no events
-            raise errors.BadModelAnswer(self._client.provider, "no choices")
-        if not finish_reason:  # the answer would be remembered as whole
-            raise errors.BadModelAnswer(self._client.provider, "a stream that ended early, without a finish_reason")
+            if not is_answered:  # a body that is no stream has no events
+                raise errors.BadModelAnswer(self._client.provider, "no choices")
+            if not finish_reason:  # the answer would be remembered as whole
+                raise errors.ModelUnavailable(self._client.provider, "its stream ended early, without a finish_reason")
+            if finish_reason == "content_filter":
+                raise errors.ModelRefused(self._client.provider, finish_reason)
         found = tuple(ToolCall(**calls[place]) for place in sorted(calls))
         cost = usage(self._model, spent[0], spent[1], started)
         yield ChatReply(content="".join(texts), tool_calls=found, usage=cost, finish_reason=finish_reason)

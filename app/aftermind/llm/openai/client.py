@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from aftermind import errors
 from aftermind.llm import token_count
 from aftermind.llm.protocols import Usage
-from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter
+from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, provider_name
 from aftermind.telemetry import tracing
 
 # US dollars per million tokens, input and output, as published in 2025; other models have no price.
@@ -54,7 +54,7 @@ class Client:
     @property
     def provider(self) -> str:
         """What errors and budgets call it."""
-        return self.kind if self.base_url is None else self.base_url.split("//")[-1].split("/")[0]
+        return provider_name(self.kind, self.base_url)
 
     async def sdk(self) -> Any:
         """The SDK's client of the running loop. Raises `ModelKeyRefused` where there is no key."""
@@ -148,7 +148,10 @@ class Client:
         if isinstance(exc, sdk.APIStatusError):
             return self.refusal(exc.status_code, exc.response.headers, _code(exc), message=_message(exc))
         if type(exc) is sdk.APIError and _error_of_body(exc):  # an event of a stream, after its status of success
-            return errors.ModelUnavailable(self.provider, f"it sent an error in its stream: {_code(exc)}")
+            code = _code(exc)
+            if code.isdecimal() or "content" in code or "context_length" in code:
+                return self.refusal(int(code) if code.isdecimal() else 400, {}, code, message=_message(exc))
+            return errors.ModelUnavailable(self.provider, f"it sent an error in its stream: {code}")
         return self.unreadable(exc) if isinstance(exc, sdk.APIError) else None
 
     def refusal(

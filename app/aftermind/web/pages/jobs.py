@@ -51,7 +51,7 @@ async def list_jobs(request: Request, viewer: Seen, filters: Asked) -> HTMLRespo
         here="jobs",
         filters=filters,
         listed=listed,
-        holds=await admin.hold_reasons(listed),
+        holds=await admin.hold_reasons(listed, namespace=space),
         limit=LISTED,
         tabs=[(state, name, _total(counts, state)) for state, name in TABS],
         scheduled=sum(each.scheduled for each in counts),

@@ -104,7 +104,7 @@ async def listen(request: Request, owner: Scope, cursor: str | None, who: Caller
     Raises `InvalidQuery` and `TooManyListeners`.
     """
     feeds: Feeds = request.app.state.feeds
-    listener = feeds.listen(owner, _number(cursor), key_id=None if who.key is None else who.key.id)
+    listener = feeds.listen(owner, _number(cursor), key=who.key)
     if who.stream is not None:
         left = max(0.0, (who.stream.expires_at - datetime.now(UTC)).total_seconds())
         asyncio.get_running_loop().call_later(left, listener.end)
