@@ -144,7 +144,7 @@ async def check_budget(runtime: Runtime, scope: Scope, *, tokens: bool = True) -
     `tokens` False checks only dollars: embeddings are not in the budget of tokens.
     """
     budget = runtime.settings.budget_for(scope.namespace)
-    if not budget.tokens_per_day and not budget.usd_per_day:
+    if not (tokens and budget.tokens_per_day) and not budget.usd_per_day:
         return
     rows = await runtime.ledger.spending(scope.namespace, since=None)
     said = [row.spent for row in rows if row.kind is not JobKind.EMBED] if tokens else []

@@ -200,7 +200,7 @@ class Reconciler:
                 found["aftermind_pending_turns"] = float(pending.turns)
                 runnable, running = runnable + pending.runnable, running + pending.turns - pending.runnable
                 age = max(age, await pending_age(self.runtime.pending, pending, pauses))
-            if find_pause(row.kind, self.runtime.settings, states):
+            if find_pause(row.kind, self.runtime.settings, states, is_worker=True):
                 age = 0.0
             label = f'{{kind="{row.kind}"}}'
             found |= {

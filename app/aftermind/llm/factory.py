@@ -149,21 +149,22 @@ def missing_keys(settings: Settings) -> dict[str, str]:
     return {name: field.upper() for name, field in keyed.items() if getattr(settings, field) is None}
 
 
-def find_pause(kind: str, settings: Settings, states: Sequence[ProviderState]) -> ProviderState | None:
+def find_pause(
+    kind: str, settings: Settings, states: Sequence[ProviderState], *, is_worker: bool = False
+) -> ProviderState | None:
     """The pause, for all calls, of the provider that jobs of this kind call; None without one.
 
-    A setting `auto` without a key may be another one for workers: any provider counts then.
+    A setting `auto` without a key may be another one for workers, unless it is theirs: any provider counts then.
     """
     if kind not in MODEL_KINDS:
         return None
     given = settings.embedder if kind == JobKind.EMBED else settings.extractor
     paused = [each for each in states if each.why is not None and not each.is_large_only]
-    if given != "auto" or settings.openai_api_key is not None:
-        chosen = _chosen(given, settings, auto="openai", offline="").partition(":")[0]
-        if chosen not in CLIENTS:
-            return None
-        name = provider_name(chosen, getattr(settings, f"{chosen}_base_url"))
-        paused = [each for each in paused if each.provider == name]
+    if is_worker or given != "auto" or settings.openai_api_key is not None:
+        chosen = {_chosen(given, settings, auto="openai", offline="").partition(":")[0]}
+        chosen |= {"openai"} if settings.replay_models and kind == JobKind.EXTRACT else set()
+        names = {provider_name(each, getattr(settings, f"{each}_base_url")) for each in chosen & CLIENTS.keys()}
+        paused = [each for each in paused if each.provider in names]
     return paused[0] if paused else None
 
 

@@ -146,7 +146,10 @@ def _pinned(blocks: Sequence[Block], rest: Sequence[_Part], budget: int, count_e
     share = min(budget, max(int(budget * PINNED_SHARE), MIN_PINNED_TOKENS))
     fitted = fit(chunks, share, count_each, largest=1.0)
     if len(fitted.chunks) < len(chunks) or any(chunk.line != chunks[chunk.key].line for chunk in fitted.chunks):
-        others = fit_all([part.chunk for part in rest], budget - share, count_each)
+        of_rest = [part.chunk for part in rest]
+        if fit_all([*chunks, *of_rest], budget, count_each) is not None:
+            return [_Part(replace(chunk, shortened=None), blocks[chunk.key]) for chunk in chunks]
+        others = fit_all(of_rest, budget - share, count_each)
         if others is not None:
             fitted = fit(chunks, budget - others.tokens, count_each, largest=1.0)
     return [_Part(replace(chunk, shortened=None), blocks[chunk.key]) for chunk in fitted.chunks]

@@ -51,7 +51,7 @@ from aftermind.recall.pending_candidates import (
 )
 from aftermind.recall.query import Query, RecallMode
 from aftermind.recall.query_embeddings import QueryVectors
-from aftermind.recall.question_time import CANDIDATES, UNSPECIFIC_TERMS, QuestionTime, without_parts
+from aftermind.recall.question_time import CANDIDATES, UNSPECIFIC_TERMS, QuestionTime
 from aftermind.recall.render import as_text, line_of
 from aftermind.recall.replica_selection import Route, Routing
 from aftermind.recall.reranker import Reranker
@@ -740,7 +740,7 @@ class Recall:
         run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
 
     def _question(self, run: _Run) -> Question:
-        words = "" if run.query.mode is RecallMode.VECTOR else without_parts(run.query.searched)
+        words = "" if run.query.mode is RecallMode.VECTOR else run.query.searched
         return Question.of(words, language=self._settings.language_for(run.query.scope.namespace))
 
     def _searching(self, run: _Run, question: Question) -> Search:

@@ -56,12 +56,12 @@ _MOMENT = (
     r"(?: \d{1,2}(?:st|nd|rd|th)?\b)?(?:,? (?:of )?\d{4})?))"
 )
 _RANGE = re.compile(
-    rf"\b(?:between|from|in|during) (?P<first>{_MOMENT}) (?:and|to|until|till|through|or) (?P<last>{_MOMENT})\b",
+    rf"\b(?:between|from|in|during) (?P<first>{_MOMENT}|(?:the )?{dates.PART_NAME}) "
+    rf"(?:and|to|until|till|through|or) (?P<last>{_MOMENT})\b",
     re.IGNORECASE,
 )
 _AFTER = re.compile(rf"\bafter (?:the )?{_MOMENT}", re.IGNORECASE)  # not "after dinner yesterday"
 _BY_END = re.compile(rf"\b(?:before|by|until|till) the end of {_MOMENT}", re.IGNORECASE)
-_PART = re.compile(rf"\b{dates.PART}\b", re.IGNORECASE)
 _YEAR = re.compile(r"\b(?:19|20)\d{2}\b")
 _RELATIVE = re.compile(
     r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
@@ -177,11 +177,6 @@ class QuestionTime:
         if named is None or named.end - named.start > LONGEST_MENTIONED:
             return bonus
         return bonus + (IN_PERIOD if named.start < self.end and self.start < named.end else 0.0)
-
-
-def without_parts(text: str) -> str:
-    """A question whose parts of years are years: "the second half of 2025" is no search for halves."""
-    return _PART.sub(lambda found: found.group()[-4:], text)
 
 
 def _range_in(text: str, now: datetime) -> dates.Period | None:

@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypedDict
 
 import orjson
@@ -32,6 +33,7 @@ RETRY_SECONDS = 1.0  # after which a feed whose store does not answer is tried a
 HEARTBEAT_SECONDS = 15.0  # between comments: shorter than what proxies close a silent connection after
 HEARTBEAT_GROUPS = 15  # groups of listeners that are woken for it one after the other
 KEY_CHECK_SECONDS = 5.0  # between two checks of the listeners' API keys
+KEY_LIST_SECONDS = 1.0  # for those of one namespace: a database that hangs must not delay the others
 CONNECTION_SECONDS = 900.0  # then a listener has to connect again: the load spreads over new processes
 RETRY_MS = 1_000  # how long a browser waits before it comes again
 
@@ -259,17 +261,22 @@ class Feeds:
         """End the connections whose API key has been revoked or has expired. A failed check ends none."""
         while True:
             await asyncio.sleep(KEY_CHECK_SECONDS)
-            for namespace in {each.key.namespace for each in self._listeners() if each.key is not None}:
+            keyed = [(each, each.key) for each in self._listeners() if each.key is not None]
+            for each, key in keyed:
+                if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
+                    each.end()
+            for namespace in {key.namespace for _, key in keyed}:
                 try:
-                    keys = await self._memory.api_keys.list(namespace=namespace)
-                except errors.Unavailable as exc:
+                    async with asyncio.timeout(KEY_LIST_SECONDS):
+                        keys = await self._memory.api_keys.list(namespace=namespace)
+                except (errors.Unavailable, TimeoutError) as exc:
                     log.info("keys of event streams are not checked", extra={"error": str(exc)})
                 except Exception:  # one namespace must not end the checks of the others
                     log.exception("keys of event streams are not checked")
                 else:
                     valid = {key.id for key in keys if key.is_valid}
-                    for each in self._listeners():
-                        if each.key is not None and each.key.namespace == namespace and each.key.id not in valid:
+                    for each, key in keyed:
+                        if key.namespace == namespace and key.id not in valid:
                             each.end()
 
     def _listeners(self) -> list[StreamConnection]:

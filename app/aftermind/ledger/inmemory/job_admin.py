@@ -127,6 +127,7 @@ async def run_now(tx: Transaction, wanted: JobFilter) -> Counter[str]:
 async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
     now, counts = mem(tx).database.now(), Counter[str]()
     closed = [each for each in jobs_table(tx).values() if fits(each, wanted, (JobState.DISCARDED.value,))]
+    places = {each.job.id: place for place, each in enumerate(sorted(closed, key=lambda each: each.job.run_at))}
     for record in sorted(closed, key=lambda each: each.job.created_at, reverse=True):  # of one effect: the latest
         job = record.job
         to = JobState.DEAD if record.former_state in (None, JobState.DEAD) else JobState.QUEUED
@@ -137,7 +138,9 @@ async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
             (each.ended_at for each in record.attempts if each.ended_at is not None), default=job.updated_at
         )
         at = failed_at if to is JobState.DEAD else now
-        restored = replace(job, state=to, note=None, updated_at=at)
+        is_kept = job.run_at > now or to is JobState.DEAD
+        run_at = job.run_at if is_kept else now + timedelta(microseconds=places[job.id])
+        restored = replace(job, state=to, note=None, run_at=run_at, updated_at=at)
         put_record(tx, replace(record, job=restored, action_id=None, former_state=None, place=None))
         counts[job.scope.namespace] += 1
     return counts

@@ -125,8 +125,9 @@ _END_ATTEMPTS = text(
 _RESTORE = text(
     """
     WITH chosen AS (
-        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, former_state
+        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, former_state, place
         FROM (SELECT id, namespace, kind, effect_key, coalesce(former_state, 'dead') AS former_state, created_at,
+                     row_number() OVER (ORDER BY run_at, id) AS place,
                      CASE WHEN coalesce(former_state, 'dead') = 'dead' THEN id END AS dead_id
               FROM aftermind.jobs WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'discarded') AS discarded
         ORDER BY namespace, kind, effect_key, dead_id, created_at DESC
@@ -134,6 +135,8 @@ _RESTORE = text(
     UPDATE aftermind.jobs AS jobs
     SET state = CASE WHEN chosen.former_state = 'dead' THEN 'dead' ELSE 'queued' END, former_state = NULL,
         action_id = NULL, note = NULL, slot = 0, queue_position = NULL,
+        run_at = CASE WHEN jobs.run_at > now() OR chosen.former_state = 'dead' THEN jobs.run_at
+            ELSE now() + chosen.place * interval '1 microsecond' END,
         updated_at = CASE WHEN chosen.former_state = 'dead' THEN coalesce((
             SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), jobs.updated_at)
             ELSE clock_timestamp() END
@@ -331,7 +334,7 @@ async def discard(
 async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
     """Make discarded jobs what they were, due when they were, failed when they did; how many, by namespace.
 
-    A running one is queued again.
+    A running one is queued again. Those that were due before are due now, in their order: they have not waited since.
     """
     found = select(JOBS.c.id).where(conditions(wanted, (JobState.DISCARDED.value,)))
     ids = [row.id for row in (await pg(tx).execute(found)).all()]

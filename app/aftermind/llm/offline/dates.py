@@ -32,7 +32,8 @@ _PARTS = {
     **{"early": (1, 4), "mid": (5, 4), "late": (9, 4)},  # noqa: PIE800
 }
 _EDGES = {"beginning": (1, 2), "start": (1, 2), "middle": (5, 4), "end": (11, 2)}  # "of" a year: some are verbs too
-PART = rf"(?:(?:{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?|(?:{'|'.join(_EDGES)})\s+of\s+)(?:19|20)\d{{2}}"
+PART_NAME = rf"(?:{'|'.join(_PARTS)})"
+PART = rf"(?:(?:{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?|(?:{'|'.join(_EDGES)})\s+of\s+)(?:19|20)\d{{2}}(?!-\d)"
 # Each with words of which a text that it matches has one. Most texts have none: checked so, a turn takes 22 us for 85.
 _FORMS = tuple(
     (re.compile(form, re.IGNORECASE), words)
@@ -55,7 +56,7 @@ _FORMS = tuple(
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
         (
             rf"\b(?:(?P<part>{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?|(?P<edge>{'|'.join(_EDGES)})\s+of\s+)"
-            r"(?P<year>(?:19|20)\d{2})\b",
+            r"(?P<year>(?:19|20)\d{2})\b(?!-\d)",
             ("19", "20"),
         ),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
@@ -65,7 +66,7 @@ _FORMS = tuple(
         ),
         (rf"\b(?P<which>last|this|next)\s+(?P<weekday>{'|'.join(_DAYS)})\b", _QUALIFIERS),
         (r"\b(?P<word>yesterday|today|tonight|tomorrow|now)\b", ("yesterday", "today", "tonight", "tomorrow", "now")),
-        (rf"(?:{_WHEN}\s+|^\s*)(?P<year>(?:19|20)\d{{2}})\b", ("19", "20")),
+        (rf"(?:{_WHEN}\s+|^\s*)(?P<year>(?:19|20)\d{{2}})\b(?!-\d)", ("19", "20")),
     )
 )
 _UNIT_DAYS = {"day": 1, "week": 7, "weekend": 7, "month": 30, "year": 365}
@@ -120,8 +121,8 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
         if found.get("unit"):
             return _relative(str(found["which"]).lower(), str(found["unit"]).lower(), today)
         return _year(int(str(found["year"])))
-    except (ValueError, OverflowError):
-        return None  # 31 February, or a year beyond the calendar
+    except (ValueError, OverflowError, LookupError):
+        return None  # 31 February, a year beyond the calendar, or a long s, which a pattern takes for an s
 
 
 def _calendar(found: dict[str, str | None], today: datetime) -> Period:

@@ -46,10 +46,10 @@ class OpenAIChat:
                 await _close(chunks)
             if not is_answered:  # a body that is no stream has no events
                 raise errors.BadModelAnswer(self._client.provider, "no choices")
-            if not finish_reason:  # the answer would be remembered as whole
-                raise errors.ModelUnavailable(self._client.provider, "its stream ended early, without a finish_reason")
             if finish_reason == "content_filter":
                 raise errors.ModelRefused(self._client.provider, finish_reason)
+        if not finish_reason:  # the answer would be remembered as whole; the provider itself serves other calls
+            raise errors.ModelUnavailable(self._client.provider, "its stream ended early, without a finish_reason")
         found = tuple(ToolCall(**calls[place]) for place in sorted(calls))
         cost = usage(self._model, spent[0], spent[1], started)
         yield ChatReply(content="".join(texts), tool_calls=found, usage=cost, finish_reason=finish_reason)
