@@ -113,6 +113,23 @@ def test_cancelled_jobs_of_every_state_are_restored_by_one_undo(memory: Memory, 
     assert memory.job_admin.undo(done.id, namespace=SPACE, actor="ops").changed == 0
 
 
+def test_restored_jobs_keep_their_order_and_have_not_waited_since(
+    memory: Memory, database: Database, user: str
+) -> None:
+    ages = ("3 days", "1 hour", "2 days")
+    by_age = {age: _insert(database, "queued", user=user, run_at=f"now() - interval '{age}'") for age in ages}
+    mine = JobFilter(namespace=SPACE, user_id=user)
+    before = datetime.now(UTC) - timedelta(minutes=1)
+
+    done = memory.job_admin.apply(JobAction.DISCARD, mine, note="x", actor="ops")
+    assert done.id is not None
+    memory.job_admin.undo(done.id, namespace=SPACE, actor="ops")
+
+    jobs = sorted(memory.job_admin.list(mine), key=lambda job: job.run_at)
+    assert [job.id for job in jobs] == [by_age[age] for age in ("3 days", "2 days", "1 hour")]
+    assert all(job.run_at > before for job in jobs)
+
+
 def test_a_turn_that_is_not_stored_yet_cannot_be_cancelled(memory: Memory, database: Database, user: str) -> None:
     store = _insert(database, "queued", user=user, kind="store")
 

@@ -173,7 +173,10 @@ async def test_a_place_counts_for_the_tenants_whose_turns_it_still_stores(
         async with answered_bells(worker, queues.STORE, redis_url):
             receipts.append(await quiet.remember("I have three cats.", user_id="alice", session_id="s"))
             await receipts[-1].stored(timeout=60)
-            assert worker.store_places.full_namespaces() == ["loud"]
+            await wait_until(
+                lambda: worker.store_places.full_namespaces() == ["loud"],
+                description="the quiet tenant gives back its place",
+            )
             await changes.rollback()
             for each in receipts:
                 await each.stored(timeout=60)
