@@ -93,6 +93,14 @@ def test_up_and_doctor_name_the_command_that_releases_a_held_server(shell: Shell
     assert "postgres is held. Run `aftermind stack release postgres`" in " ".join(refused.err.split())
 
 
+def test_the_end_of_an_id_of_another_namespace_is_refused_with_the_option_that_helps(shell: Shell) -> None:
+    refused = shell.run("jobs", "timeline", "00000000")
+
+    assert refused.code == 2
+    assert "no job of namespace 'default' has an id with this end" in " ".join(refused.err.split())
+    assert "--namespace" in refused.err
+
+
 def test_status_names_pauses_and_processes_show_their_settings(shell: Shell) -> None:
     shell.must("jobs", "pause", "--namespace", "acme", "--kind", "extract", "--reason", "INC-77")
     try:

@@ -140,6 +140,10 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
     async def work(memory: Memory) -> Timeline:
         where = namespace or memory.namespace
         whole = await _whole_id(memory, any_id, where)
+        if dead_letters.MIN_ID_CHARACTERS <= len(whole) < FULL_ID_CHARACTERS:
+            why = f"no job of namespace {where!r} has an id with this end; --namespace names another one. "
+            why += "Ids of episodes and facts are needed whole."
+            raise errors.InvalidFilter("id", any_id, why)
         found = await memory.job_admin.timeline(whole, namespace=where)
         if found is None:
             why = f"no job, episode or fact of namespace {where!r} has it. --namespace names another one."

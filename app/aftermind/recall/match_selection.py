@@ -285,8 +285,8 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:
     """Of the ended facts of a turn, those that the question is about; none, if it is about what still is true.
 
-    A word that all of them have decides nothing, nor does a name, unless it is asked for: a question names whom it is
-    about. Without any word, and where nothing still is true, it may be about each of them.
+    A word that all of them have decides nothing, nor does a name, unless it is asked for: questions have the names of
+    their subjects. Without any word, and where nothing still is true, it may be about each of them.
     """
     stands = [fact for fact in stands if fact.predicate != "name" or words.share("name")]
     of_ends = [words.share(fact.text) for fact in ends]

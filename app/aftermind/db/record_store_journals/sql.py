@@ -7,11 +7,11 @@ of a partition is the version of the last purge, so a process that has read an o
 
 import os
 import sqlite3
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -22,6 +22,7 @@ from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch, PartitionChange, Snapshot, StoreState
 from aftermind.db.record_store_journals.sql_connections import Connection, Mode, Server, SqliteFile
 
+T = TypeVar("T")
 DIALECTS = ("postgresql", "cockroachdb")
 KEPT_VERSIONS = 4_096  # for which deleted keys are kept
 PLACES = 1 << 20  # rows of a commit
@@ -194,16 +195,18 @@ class SqlJournal:
                 on.execute(table)
             return on.execute(_STATE, {"p": self.shared}).fetchone() is not None
 
-        try:
-            is_complete = self._at.run(begin, Mode.SYNCED)
-        except (sa.exc.IntegrityError, sa.exc.ProgrammingError):  # another process creates them at the same time
-            is_complete = self._at.run(begin, Mode.SYNCED)
-        if is_complete:
+        def create(work: Callable[[Connection], T]) -> T:
+            try:
+                return self._at.run(work, Mode.SYNCED)
+            except (sa.exc.IntegrityError, sa.exc.ProgrammingError):  # another process creates it at the same time
+                return self._at.run(work, Mode.SYNCED)
+
+        if create(begin):
             return
         # One transaction each: an index that exists locks its table, too, and a process that already writes locks both
         # tables in the other order. The row is last: it shows that all is there.
         for index in _INDEXES:
-            self._at.run(methodcaller("execute", index), Mode.SYNCED)
+            create(methodcaller("execute", index))
         self._at.run(methodcaller("execute", _BEGIN, {"partition": self.shared, "version": 0}), Mode.SYNCED)
 
     @contextmanager

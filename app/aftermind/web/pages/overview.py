@@ -26,7 +26,7 @@ RATE_OVER = timedelta(seconds=30)  # long enough to be calm, short enough to be 
 LATENCY_OVER = timedelta(minutes=5)
 SHARES = (0.5, 0.99)
 GROUPS = 1_000  # groups of dead letters with equal errors; beyond it the counts are lower bounds
-RANGES = ((0, "15 minutes"), (1, "1 hour"), (24, "24 hours"), (720, "30 days"))
+RANGES = ((0, "Live"), (1, "1 hour"), (24, "24 hours"), (720, "30 days"))
 CHARTS = (
     ("waiting", "Pending jobs", "count"),
     ("finished", "Throughput", "jobs per second"),
@@ -58,7 +58,7 @@ class Row:
 
 @router.get("/", response_class=HTMLResponse)
 async def overview(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=0, le=720)] = 1) -> HTMLResponse:
-    """The whole page; its numbers and charts renew themselves. `hours` of history are drawn, 0: the last 15 minutes."""
+    """The whole page; its numbers and charts renew themselves. `hours` of history are drawn, 0: none, live."""
     charts = [chart for chart in (CHARTS if hours else CHARTS[:3]) if _may_see(viewer, chart[0])]
     more = {"hours": hours, "ranges": RANGES, "charts": charts}
     return rendering.page(request, "overview.html", await _measures(request, viewer) | more, here="overview")
