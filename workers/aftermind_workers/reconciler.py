@@ -23,7 +23,7 @@ from aftermind.api.health import pending_age
 from aftermind.db import age_pruning, metric_history, tenant_moves
 from aftermind.db.leader_election import leading
 from aftermind.ledger.postgres import job_admin
-from aftermind.llm.factory import find_pause
+from aftermind.llm.factory import find_provider_pause
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format
 from aftermind.telemetry.logger import get_logger
@@ -200,7 +200,7 @@ class Reconciler:
                 found["aftermind_pending_turns"] = float(pending.turns)
                 runnable, running = runnable + pending.runnable, running + pending.turns - pending.runnable
                 age = max(age, await pending_age(self.runtime.pending, pending, pauses))
-            if find_pause(row.kind, self.runtime.settings, states, is_worker=True):
+            if find_provider_pause(row.kind, self.runtime.settings, states, is_worker=True):
                 age = 0.0
             label = f'{{kind="{row.kind}"}}'
             found |= {

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from aftermind import errors
 from aftermind.api.memory_services import Parts
 from aftermind.ledger.protocol import Backlog
-from aftermind.llm.factory import find_pause
+from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
@@ -432,7 +432,9 @@ async def _work(
     if rows is None:
         return []  # the components already report that the database is down
     found = [_to_work(row) for row in rows]
-    found = [replace(row, age_seconds=0.0) if find_pause(row.kind, parts.settings, states) else row for row in found]
+    found = [
+        replace(row, age_seconds=0.0) if find_provider_pause(row.kind, parts.settings, states) else row for row in found
+    ]
     if waiting is not None:
         age = await pending_age(parts.pending, waiting, pauses)
         found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)

@@ -13,7 +13,7 @@ from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.job_timeline import timeline_of_job
-from aftermind.llm.factory import find_pause
+from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
@@ -274,7 +274,7 @@ class JobAdmin:
         return replace(found, steps=tuple(steps))
 
     def _describe_provider_pause(self, kind: str, states: Sequence[ProviderState]) -> str | None:
-        found = find_pause(kind, self._parts.settings, states)
+        found = find_provider_pause(kind, self._parts.settings, states)
         return None if found is None else f"{found.provider} is {found.pause}"
 
     async def _job_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:

@@ -24,7 +24,7 @@ from aftermind.ledger.job_admin_protocol import JobOperations
 from aftermind.ledger.postgres.dead_letters import DeadLetters
 from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
-from aftermind.llm.factory import find_pause
+from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, ProviderState
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import Confirm, News
@@ -134,7 +134,7 @@ class Parts:
     async def find_provider_pause(self, kind: JobKind) -> str | None:
         """The pause of the provider that these jobs call, in words for tenants."""
         states = await self.provider_states() if kind in MODEL_KINDS else []
-        return "the model provider is paused" if find_pause(kind, self.settings, states) else None
+        return "the model provider is paused" if find_provider_pause(kind, self.settings, states) else None
 
     async def provider_states(self) -> list[ProviderState]:
         """Every provider that was asked lately; none while Redis does not answer."""

@@ -102,31 +102,31 @@ def make_filter(
     )
 
 
-def moment(name: str, told: str | None) -> datetime | None:
+def moment(name: str, given: str | None) -> datetime | None:
     """A time, or how long ago it was. A year or a month is its beginning, without an offset in UTC."""
-    if told is None:
+    if given is None:
         return None
-    number, unit = told[:-1], told[-1:]
+    number, unit = given[:-1], given[-1:]
     if unit in UNITS and number.isdecimal():
-        return _ago(name, told)
+        return _ago(name, given)
     try:
-        is_part = re.fullmatch(r"\d{4}(?:-\d{2})?", told) is not None
-        at = datetime.fromisoformat(f"{told}-01-01"[:10] if is_part else told)
+        is_part = re.fullmatch(r"\d{4}(?:-\d{2})?", given) is not None
+        at = datetime.fromisoformat(f"{given}-01-01"[:10] if is_part else given)
     except ValueError as exc:
         raise errors.InvalidFilter(
-            name, told, "use 30m, 24h, 7d, or a time like 2026-01, 2026-01-31 or 2026-01-31T12:00."
+            name, given, "use 30m, 24h, 7d, or a time like 2026-01, 2026-01-31 or 2026-01-31T12:00."
         ) from exc
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _ago(name: str, told: str) -> datetime:
+def _ago(name: str, given: str) -> datetime:
     """A number and a unit. Raises `InvalidFilter` for a span that Python cannot hold."""
     try:
-        at = before_now(timedelta(**{UNITS[told[-1:]]: int(told[:-1])}))
+        at = before_now(timedelta(**{UNITS[given[-1:]]: int(given[:-1])}))
     except (ValueError, OverflowError):
         at = None
     if at is None:
-        raise errors.InvalidFilter(name, told, "it reaches back before the year 1.")
+        raise errors.InvalidFilter(name, given, "it reaches back before the year 1.")
     return at
 
 

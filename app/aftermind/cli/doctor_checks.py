@@ -298,7 +298,7 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     states = await parts.gate.states()
     for row in await parts.ledger.backlog():
         age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
-        if row.runnable and factory.find_pause(row.kind, parts.settings, states):
+        if row.runnable and factory.find_provider_pause(row.kind, parts.settings, states):
             findings.append(Finding(what=f"{row.kind} jobs", seen=f"{row.runnable:,} wait for the provider"))
         elif row.runnable:
             findings.append(_backlog(f"{row.kind} jobs", row.runnable, age, str(row.kind), found))

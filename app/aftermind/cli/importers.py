@@ -315,10 +315,10 @@ def _conversation(
     if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
-    if not isinstance(found.get("exported_ids"), list):  # what was exported without a session had none
-        session = session or f"ingest-{_digest(turns[0])[:16]}"
     given = found.get("exported_ids")  # any file may have the name
     ids = iter(given if isinstance(given, list) else ())
+    if not isinstance(given, list):  # what was exported without a session had none
+        session = session or f"ingest-{_digest(turns[0])[:16]}"
     return [
         FileTurn(
             key=_key(user, name, index, turn),

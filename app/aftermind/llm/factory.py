@@ -149,7 +149,7 @@ def missing_keys(settings: Settings) -> dict[str, str]:
     return {name: field.upper() for name, field in keyed.items() if getattr(settings, field) is None}
 
 
-def find_pause(
+def find_provider_pause(
     kind: str, settings: Settings, states: Sequence[ProviderState], *, is_worker: bool = False
 ) -> ProviderState | None:
     """The pause, for all calls, of the provider that jobs of this kind call; None without one.

@@ -35,9 +35,8 @@ from aftermind.types.feedback import FeedbackCount
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
-ASKED_SHARE = (
-    0.5  # of what the best fact of a turn has more of the question than the worst: others are about something else
-)
+# Of what the best fact of a turn has more of the question than the worst: with less it is about something else.
+ASKED_SHARE = 0.5
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
 # and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
@@ -202,18 +201,12 @@ def supersede(
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
-    standing = {source for fact in current for source in fact.sources}
     passed_on: dict[FactId, float] = {}
     found = []
     for match, turn in _turns(matches):
         ends = _ended_after(turn, ended)
-        if not ends:
-            found.append(match)
-            continue
-        if turn.id in standing:
+        if ends:
             ends = _select_asked(ends, [fact for fact in current if turn.id in fact.sources], words)
-        else:
-            ends = _select_asked(ends, (), words)
         if not ends:
             found.append(match)
             continue

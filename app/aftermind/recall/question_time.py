@@ -153,12 +153,11 @@ class QuestionTime:
         if ((said_at >= self.start.timestamp()) & (said_at < end)).any():
             return self
         before = said_at[said_at < self.start.timestamp()]
-        found = QuestionTime.of(
-            text, datetime.fromtimestamp(float(before.max() if len(before) else said_at.max()), UTC)
-        )
-        if found.start is None or found.start >= self.start:
-            return replace(self, start=found.start, end=found.end)
-        return replace(self, start=found.start, end=found.end).among(text, said_at)
+        latest = before.max() if len(before) else said_at.max()
+        found = QuestionTime.of(text, datetime.fromtimestamp(float(latest), UTC))
+        other = replace(self, start=found.start, end=found.end)
+        is_earlier = found.start is not None and found.start < self.start
+        return other.among(text, said_at) if is_earlier else other
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""

@@ -122,17 +122,16 @@ async def _handle_aftermind_error(request: Request, error: Exception) -> JSONRes
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
     """Problems of a request that does not match the schema. Values are left out: they may be user content."""
     assert isinstance(error, RequestValidationError)
-    found = [
-        {
-            "field": "body",
-            "why": f"it is no JSON, at character {each['loc'][-1]}: {each.get('ctx', {}).get('error', '')}",
-        }
-        if each["type"] == "json_invalid"
-        else {"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"] + _hint(request, each))}
-        for each in error.errors()
-    ]
+    found = [_describe_fault(request, each) for each in error.errors()]
     told = "; ".join(f"{each['field']}: {each['why']}" for each in found[:5])
     return problem("invalid-request", 422, "Invalid request", told, more={"errors": found})
+
+
+def _describe_fault(request: Request, each: Mapping[str, Any]) -> dict[str, str]:  # Any: as pydantic has it
+    if each["type"] == "json_invalid":
+        why = f"it is no JSON, at character {each['loc'][-1]}: {each.get('ctx', {}).get('error', '')}"
+        return {"field": "body", "why": why}
+    return {"field": _clean(".".join(map(str, each["loc"]))), "why": _clean(each["msg"] + _hint(request, each))}
 
 
 def _hint(request: Request, each: Mapping[str, Any]) -> str:

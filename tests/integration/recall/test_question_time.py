@@ -512,32 +512,40 @@ async def test_a_statement_passes_its_score_on_to_what_took_its_place_for_that_q
     assert live[new_home] > 0.5 > 0.1 > live.get(new_job, 0.0)
 
 
-@pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+async def recall_after(*said: tuple[str, tuple[int, int, int]], question: str, mode: RecallMode) -> RecallBlock:
+    """The block of a memory that has learnt this."""
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(memory, *said)
+        return await memory.recall(question, user_id="vera", mode=mode)
+
+
+EACH_MODE = pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+
+
+@EACH_MODE
 async def test_every_mode_marks_what_is_no_longer_true(mode: RecallMode) -> None:
     """Also of a message that states something that still is."""
-    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
-        await say(
-            memory,
-            ("Hi, I'm Mia. I live in Lyon and I work at Renault.", (2025, 3, 10)),
-            ("I left Renault. I now work at Airbus.", (2025, 9, 15)),
-        )
-        block = await memory.recall("Where does Mia work?", user_id="vera", mode=mode)
+    block = await recall_after(
+        ("Hi, I'm Mia. I live in Lyon and I work at Renault.", (2025, 3, 10)),
+        ("I left Renault. I now work at Airbus.", (2025, 9, 15)),
+        question="Where does Mia work?",
+        mode=mode,
+    )
 
     turns = [match for match in block.matches if isinstance(match.item, Episode)]
     assert [bool(match.superseded_at) for match in turns] == [False, True]
     assert turns[-1].item.content.startswith("Hi, I'm Mia.")  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+@EACH_MODE
 async def test_a_message_keeps_its_place_for_questions_about_what_still_is_true(mode: RecallMode) -> None:
     """Its other statement has ended."""
-    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
-        await say(
-            memory,
-            ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
-            ("I moved to Toulouse last week.", (2025, 10, 15)),
-        )
-        block = await memory.recall("Where does the user work?", user_id="vera", mode=mode)
+    block = await recall_after(
+        ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
+        ("I moved to Toulouse last week.", (2025, 10, 15)),
+        question="Where does the user work?",
+        mode=mode,
+    )
 
     [match] = [match for match in block.matches if "Renault" in getattr(match.item, "content", "")]
     assert match.superseded_at is None

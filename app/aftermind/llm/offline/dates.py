@@ -29,11 +29,13 @@ _PARTS = {
     **{f"{name} quarter": (month, 3) for name, month in (("first", 1), ("second", 4), ("third", 7), ("fourth", 10))},
     **{f"h{half}": (6 * half - 5, 6) for half in (1, 2)},
     **{f"q{quarter}": (3 * quarter - 2, 3) for quarter in (1, 2, 3, 4)},
-    **{"early": (1, 4), "mid": (5, 4), "late": (9, 4)},  # noqa: PIE800
+    "early": (1, 4),
+    "mid": (5, 4),
+    "late": (9, 4),
 }
 _EDGES = {"beginning": (1, 2), "start": (1, 2), "middle": (5, 4), "end": (11, 2)}  # "of" a year: some are verbs too
 PART_NAME = rf"(?:{'|'.join(_PARTS)})"
-PART = rf"(?:(?:{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?|(?:{'|'.join(_EDGES)})\s+of\s+)(?:19|20)\d{{2}}(?!-\d)"
+PART = rf"(?:{PART_NAME}[\s-]+(?:of\s+|in\s+)?|(?:{'|'.join(_EDGES)})\s+of\s+)(?:19|20)\d{{2}}\b(?!-\d)"
 # Each with words of which a text that it matches has one. Most texts have none: checked so, a turn takes 22 us for 85.
 _FORMS = tuple(
     (re.compile(form, re.IGNORECASE), words)
@@ -54,11 +56,7 @@ _FORMS = tuple(
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
         (rf"\b(?:last|past)\s+(?P<back>{_COUNT}|few|couple of)\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
-        (
-            rf"\b(?:(?P<part>{'|'.join(_PARTS)})[\s-]+(?:of\s+|in\s+)?|(?P<edge>{'|'.join(_EDGES)})\s+of\s+)"
-            r"(?P<year>(?:19|20)\d{2})\b(?!-\d)",
-            ("19", "20"),
-        ),
+        (rf"\b(?P<part>{PART})", ("19", "20")),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
         (
             r"\b(?P<which>last|this|next)\s+(?P<unit>day|week|weekend|month|year|summer|winter|spring|autumn|fall)\b",
@@ -101,9 +99,9 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
             return _days(datetime.fromisoformat(str(found["iso"])).replace(tzinfo=UTC), 1)
         if found.get("month"):
             return _calendar(found, today)
-        if part := found.get("part") or found.get("edge"):
-            month, count = (_PARTS | _EDGES)[part.lower()]
-            return _months(datetime(int(str(found["year"])), month, 1, tzinfo=UTC), count)
+        if part := (found.get("part") or "").lower():
+            (month, count), *_ = (period for name, period in (_PARTS | _EDGES).items() if part.startswith(name))
+            return _months(datetime(int(part[-4:]), month, 1, tzinfo=UTC), count)
         if found.get("season"):
             month = _SEASONS[str(found["season"]).lower()]
             start = datetime(int(str(found["year"])), month, 1, tzinfo=UTC)
