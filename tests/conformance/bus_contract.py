@@ -193,6 +193,11 @@ class BusContract:
         for each in subscribers:
             await each.__aexit__()
 
+    @pytest.mark.parametrize("cursor", ["-5", "1.0", ""])
+    async def test_a_number_that_is_no_cursor_is_refused(self, rig: Rig, cursor: str) -> None:
+        with pytest.raises(errors.InvalidQuery, match="cursor"):
+            await rig.bus.past(ALICE, after=cursor)
+
     async def test_a_cursor_that_is_none_is_refused(self, rig: Rig) -> None:
         with pytest.raises(errors.InvalidQuery, match="cursor"):
             await _first(rig.bus.subscribe(ALICE, after="yesterday"))

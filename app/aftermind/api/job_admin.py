@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 
 from aftermind import errors
 from aftermind.api import conversation_history, process_registry
+from aftermind.api.health import spent_budgets
 from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
@@ -17,6 +18,7 @@ from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
 from aftermind.types.audit import Action as Audited
+from aftermind.types.job import MODEL_KINDS
 from aftermind.types.job_admin import (
     JobAction,
     JobActionId,
@@ -240,7 +242,8 @@ class JobAdmin:
         return [each for each in found if namespace is None or each.namespace in (None, namespace)]
 
     async def hold_reasons(self, jobs: Sequence[Job], *, namespace: str | None = None) -> Mapping[JobId, str]:
-        """Why workers do not claim jobs of these, by id: a pause of an operator, or of a provider if they are due.
+        """Why workers do not claim jobs of these, or hand them back, by id: a pause of an operator or a provider, or a
+        budget that is used up.
 
         Of several databases, that of the namespace is asked.
         """
@@ -255,7 +258,17 @@ class JobAdmin:
                 reason = self._describe_provider_pause(job.kind, states)
             if reason is not None:
                 reasons[job.id] = reason
+        left = [job for job in waiting if job.id not in reasons and self._is_budgeted(job)]
+        for space in {job.scope.namespace for job in left}:
+            for spent in await spent_budgets(self._parts, space):
+                reasons |= {job.id: f"{spent} until 00:00 UTC" for job in left if job.scope.namespace == space}
         return reasons
+
+    def _is_budgeted(self, job: Job) -> bool:
+        """Whether a used budget of its namespace holds it. Embeddings are not in a budget of tokens."""
+        budget = self._parts.settings.budget_for(job.scope.namespace)
+        is_free = job.kind not in MODEL_KINDS or (job.kind is JobKind.EMBED and budget.tokens_per_day)
+        return not is_free and bool(budget.tokens_per_day or budget.usd_per_day)
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):

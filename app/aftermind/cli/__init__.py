@@ -24,6 +24,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "forget_and_export": ("users", "export", "forget", "verify-erasure"),
     "dead_letters": ("dead-letters", "dead"),
     "jobs": ("jobs",),
+    "metrics": ("metrics",),
     "replay": ("replay",),
     "retention": ("retention",),
     "audit": ("audit",),

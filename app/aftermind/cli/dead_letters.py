@@ -180,7 +180,7 @@ def list_(
 @terminal.with_json
 def stats(
     *,
-    namespace: OfNamespace = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")] = None,
     since: Since = None,
     limit: Limit = 50,
     wide: terminal.Wide = False,

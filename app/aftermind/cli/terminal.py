@@ -150,13 +150,15 @@ def one_line(text: str, below: str = "") -> Text:
 
 
 def print_table(shown: Table, *, wide: bool) -> None:
-    """Print a table within the terminal's width, or in full."""
+    """Print a table within the terminal's width, or in full; `none` below the titles of one without rows."""
     terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS, quiet=out.quiet) if wide else out
     place = next((place for place, column in enumerate(shown.columns) if not column.no_wrap), 0)
     if place and _is_too_narrow(shown, place, terminal):
         _print_with_lines_below(shown, place, terminal)
     else:
         terminal.print(shown)
+    if not shown.row_count:
+        terminal.print("[dim]none[/]")
 
 
 def _is_too_narrow(shown: Table, place: int, terminal: Console) -> bool:

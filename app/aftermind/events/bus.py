@@ -153,10 +153,9 @@ class EventBus:
             last, pruned = await event_log.state(tx, owner)
         if after is None:
             return last, pruned
-        try:
-            return min(int(after), last), pruned
-        except ValueError as exc:
-            raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.") from exc
+        if not after.isdecimal():
+            raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.")
+        return min(int(after), last), pruned
 
     async def _record(self, owner: Scope, seen: int) -> AsyncGenerator[MemoryEvent]:
         """What is kept after `seen`; a `MemoryGap` first if some of it was pruned."""

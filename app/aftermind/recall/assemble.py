@@ -48,6 +48,7 @@ MIN_PINNED_TOKENS = 60  # that a smaller budget gives them too: a note is what a
 TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
 
 Said = Mapping[EpisodeId, frozenset[str]]  # the words of messages
+_NO_WORDS: frozenset[TurnWord] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +205,8 @@ def _chunk(
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        tells=frozenset((type(item), *each) for each in words_of_turns),
-        repeats=frozenset((Fact if isinstance(item, Episode) else Episode, *each) for each in words_of_turns),
+        tells=_marked(type(item), words_of_turns),
+        repeats=_marked(Fact if isinstance(item, Episode) else Episode, words_of_turns),
         shortened=_shortening(item, text, words, passage, mark) if is_long or isinstance(item, Block) else None,
     )
 
@@ -254,6 +255,10 @@ def _words_of_turns(item: Item, said: Said) -> list[tuple[EpisodeId, str]]:
         return []
     words = frozenset(terms(item.text))
     return [(each, word) for each in item.sources if each in said for word in words & said[each]]
+
+
+def _marked(kind: type, words: list[tuple[EpisodeId, str]]) -> frozenset[TurnWord]:
+    return frozenset((kind, *each) for each in words) if words else _NO_WORDS
 
 
 def _when(item: Item) -> Order:

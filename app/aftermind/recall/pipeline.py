@@ -299,6 +299,8 @@ class Recall:
             await self._lease.close()
 
     async def _run(self, query: Query, *, limit: int, min_score: float, excluded: _Excluded | None = None) -> _Run:
+        if query.rerank and self._reranker is None:
+            raise errors.InvalidQuery("rerank", query.rerank, "there is no reranker: Memory(reranker=…) takes one.")
         loop = asyncio.get_running_loop()
         budget = self._settings.recall_budget_seconds
         deadline = loop.time() + budget

@@ -53,7 +53,7 @@ class RecallOptions(TypedDict, total=False):
     (containment), `since` (inclusive) and `until` (exclusive). `known_at` asks for the state of memory at that time:
     messages and beliefs until then. `min_score`, of episodes and facts, and `diversity` are from 0 to 1. `load` names
     the kinds of memory in the block: history, facts, summary, profile, blocks. `rerank` applies the reranker that the
-    memory was given.
+    memory was given; without one it is refused.
     """
 
     token_budget: int | None

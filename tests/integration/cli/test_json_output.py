@@ -41,6 +41,7 @@ SHOWN = {
     "jobs list": lambda found: isinstance(found, list),
     "jobs pauses": lambda found: found == [],
     "jobs processes": lambda found: found == [],
+    "metrics": lambda found: found == [],
     "jobs latency": lambda found: isinstance(found, list),
     "health": lambda found: found["parts"][0]["state"] == "ok",
     "dead-letters list": lambda found: found == [],

@@ -229,6 +229,8 @@ async def test_a_reranker_has_the_last_word_and_may_fail(database: Database, ope
     assert failed.degraded is not None
     assert "reranker" in failed.degraded
     assert len(failed.matches) == 3
+    with pytest.raises(errors.InvalidQuery, match="there is no reranker"):
+        await opened().recall(asked("pottery one", rerank=True))
 
 
 async def test_a_slow_reranker_costs_its_order_and_nothing_else(database: Database, opened: Open) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aftermind import Assertion, Memory, Settings, Usage, errors
+from aftermind import Assertion, JobFilter, JobKind, JobState, Memory, Settings, Usage, errors
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 from tests.support.fork_server import run_module
 from tests.support.waiting import wait_until
@@ -65,7 +65,14 @@ async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
             for namespace in ("acme", "trial-7", "other")
         }
         [budget] = [part for part in (await memory.health()).parts if part.name == "budgets"]
+        jobs = await memory.job_admin.list(
+            JobFilter(namespace="acme", kinds=(JobKind.EXTRACT,), states=(JobState.QUEUED,))
+        )
+        holds = await memory.job_admin.hold_reasons(jobs, namespace="acme")
 
+    assert len(jobs) == 1
+    assert "100 of 100 tokens" in holds[jobs[0].id]
+    assert holds[jobs[0].id].endswith("wait until 00:00 UTC")
     limits = {"acme": "100 tokens", "trial-7": "50 tokens, $0.00 of $1.00", "other": "50 tokens"}
     assert {name: found[0].split("100 of ")[1].split(")")[0] for name, found in reasons.items()} == limits
     assert budget.detail.startswith("3 namespaces have used their budgets of today")

@@ -7,12 +7,19 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from aftermind import Settings
 from aftermind.sync import Memory
 from aftermind.web.auth import COOKIE, NAMESPACE_COOKIE
 from tests.support.deployed_service import Service
 from tests.support.servers import psql
 
 THEIRS = "théirs/2"  # as hard to put into a cookie as a name can be
+
+
+@pytest.fixture(scope="module")
+def settings(settings: Settings) -> Settings:
+    """With a budget for each namespace."""
+    return settings.model_copy(update={"namespace_tokens_per_day": 300})
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +70,10 @@ def test_the_list_has_every_namespace_with_users_jobs_and_costs(
     assert THEIRS in page
     assert "$4.0000" in page
     assert "$5.75" in all_costs
-    assert "$1.75" in browser.get("/costs").text
+    own_costs = browser.get("/costs").text
+    assert "$1.75" in own_costs
+    assert "The budget of today is used up (300 tokens a day)" in own_costs
+    assert "today 340 of 300" in own_costs
 
 
 def test_all_screens_show_the_namespace_that_was_chosen_until_one_switches_back(

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from aftermind.api.multi_database_calls import away_databases
+from aftermind.types import JobKind
 from aftermind.types.api_key import Right
 from aftermind.types.job_admin import ModelCost
 from aftermind.web.pages import rendering
@@ -42,6 +43,10 @@ async def costs(
         namespace=None if is_everywhere else viewer.namespace, over=timedelta(days=days - 1)
     )
     today = datetime.now(UTC).date()
+    budget = None if is_everywhere else viewer.memory.settings.budget_for(viewer.namespace)
+    of_today = [each for each in found if each.day == today]
+    tokens_today = sum(each.tokens_in + each.tokens_out for each in of_today if each.kind is not JobKind.EMBED)
+    usd_today = sum(each.cost_usd for each in of_today)
     return rendering.page(
         request,
         "costs.html",
@@ -56,8 +61,10 @@ async def costs(
         total=sum(each.cost_usd for each in found),
         calls=sum(each.calls for each in found),
         tokens=sum(each.tokens_in + each.tokens_out for each in found),
-        today=sum(each.cost_usd for each in found if each.day == today),
-        budget=None if is_everywhere else viewer.memory.settings.budget_for(viewer.namespace),
+        today=usd_today,
+        tokens_today=tokens_today,
+        budget=budget,
+        reached=None if budget is None else budget.reached_limit(tokens=tokens_today, usd=usd_today),
     )
 
 

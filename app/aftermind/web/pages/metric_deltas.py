@@ -1,9 +1,10 @@
 """From counters and histograms of two moments to rates and quantiles. Pure."""
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 from prometheus_client import CollectorRegistry
+
+from aftermind.telemetry.metric_series import quantile
 
 Labels = tuple[tuple[str, str], ...]
 Counts = Mapping[tuple[str, Labels], float]
@@ -50,19 +51,3 @@ def quantiles(
         for label, rows in buckets.items()
         if max(count for _, count in rows) > 0
     }
-
-
-def quantile(buckets: list[tuple[float, float]], share: float) -> float:
-    """The value below which `share` of the observations are, from (upper bound, cumulative count) pairs; linear within
-    a bucket.
-
-    Observations beyond the last bound are reported as that bound.
-    """
-    total = buckets[-1][1]
-    wanted = share * total
-    for (low, below), (high, upto) in pairwise([(0.0, 0.0), *buckets]):
-        if upto >= wanted:
-            if high == float("inf"):
-                return low
-            return low + (high - low) * (wanted - below) / (upto - below) if upto > below else high
-    return buckets[-1][0]

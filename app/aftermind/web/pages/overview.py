@@ -13,12 +13,13 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from aftermind import errors
 from aftermind.api.health import Work
 from aftermind.ledger.protocol import DailyUsage, ModelUsage
-from aftermind.telemetry import exposition
+from aftermind.telemetry import exposition, metric_series
+from aftermind.telemetry.metric_series import CHARTS
 from aftermind.types import JobKind, JobState
 from aftermind.types.api_key import Right
 from aftermind.types.job_admin import JobCount, MetricSample, ProcessInfo
 from aftermind.types.replay import JobFilter
-from aftermind.web.pages import history_charts, metric_deltas, rendering
+from aftermind.web.pages import metric_deltas, rendering
 from aftermind.web.pages.metrics_sampler import Pulse, Sample
 from aftermind.web.pages.page_permissions import Seen, Viewer
 
@@ -27,16 +28,6 @@ LATENCY_OVER = timedelta(minutes=5)
 SHARES = (0.5, 0.99)
 GROUPS = 1_000  # groups of dead letters with equal errors; beyond it the counts are lower bounds
 RANGES = ((0, "Live"), (1, "1 hour"), (24, "24 hours"), (720, "30 days"))
-CHARTS = (
-    ("waiting", "Pending jobs", "count"),
-    ("finished", "Throughput", "jobs per second"),
-    ("recall", "Recall latency", "milliseconds"),
-    ("age", "Oldest pending job", "seconds"),
-    ("stages", "Latency p95 by stage", "seconds"),
-    ("errors", "Failed attempts", "per minute"),
-    ("served", "Recalls by node", "per minute"),
-    ("cost", "Model cost", "US dollars per hour"),
-)
 OF_ALL_TENANTS = ("errors", "cost")  # charts that show what others fail at and pay: for the right `tenants` alone
 FINISHED = "done"  # the outcome of a job that did what it was for
 
@@ -78,7 +69,7 @@ async def series(request: Request, viewer: Seen, hours: Annotated[int, Query(ge=
     """
     history = await _history(viewer, timedelta(hours=hours)) if hours else ()
     if len(history) > 1:
-        drawn = await asyncio.to_thread(history_charts.series, history)
+        drawn = await asyncio.to_thread(metric_series.series, history)
     else:
         samples = await _pulse(request).samples()
         drawn = await asyncio.to_thread(_series, samples)  # some 10 ms of a quarter of an hour: not of the loop's

@@ -1,21 +1,32 @@
-"""The lines of the overview's charts, from samples of the history. Pure."""
+"""Lines of the overview's charts and of `aftermind metrics`, from samples of the history. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
 
 from aftermind.types.job_admin import MetricSample
-from aftermind.web.pages.metric_deltas import quantile
 
 Lines = dict[str, list[float | None]]
 Labelled = list[tuple[dict[str, str], float]]
 
+CHARTS = (
+    ("waiting", "Pending jobs", "count"),
+    ("finished", "Throughput", "jobs per second"),
+    ("recall", "Recall latency", "milliseconds"),
+    ("age", "Oldest pending job", "seconds"),
+    ("stages", "Latency p95 by stage", "seconds"),
+    ("errors", "Failed attempts", "per minute"),
+    ("served", "Recalls by node", "per minute"),
+    ("cost", "Model cost", "US dollars per hour"),
+)
 STAGES = {"mined": "extracted"}  # the label in /metrics, and the word of the screens
 
 _LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def series(samples: Sequence[MetricSample]) -> dict[str, object]:
-    """What each chart draws, by its key; `at` are the times. A missing sample is a gap in every line."""
+def series(samples: Sequence[MetricSample]) -> dict[str, Any]:  # Any: a list of times, and lines by name
+    """What each of `CHARTS` draws, by its key; `at` are the times. A missing sample is a gap in every line."""
     rows = list(_without_gaps(samples))
     parsed = [None if each is None else _parsed(each) for _, each in rows]
     seconds = samples[0].over.total_seconds()
@@ -34,6 +45,22 @@ def series(samples: Sequence[MetricSample]) -> dict[str, object]:
         "served": _lines(parsed, "aftermind_recall_seconds_bucket", "served_by", times=per_minute, only=("le", "+Inf")),
         "cost": _lines(parsed, "aftermind_model_cost_usd_total", "model", times=per_hour),
     }
+
+
+def quantile(buckets: list[tuple[float, float]], share: float) -> float:
+    """The value below which `share` of the observations are, from (upper bound, cumulative count) pairs; linear within
+    a bucket.
+
+    Observations beyond the last bound are reported as that bound.
+    """
+    total = buckets[-1][1]
+    wanted = share * total
+    for (low, below), (high, upto) in pairwise([(0.0, 0.0), *buckets]):
+        if upto >= wanted:
+            if high == float("inf"):
+                return low
+            return low + (high - low) * (wanted - below) / (upto - below) if upto > below else high
+    return buckets[-1][0]
 
 
 def _without_gaps(samples: Sequence[MetricSample]) -> Iterable[tuple[float, MetricSample | None]]:

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from aftermind.telemetry.metric_series import series
 from aftermind.types.job_admin import MetricSample
-from aftermind.web.pages.history_charts import series
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
