@@ -11,7 +11,7 @@ from aftermind import errors
 from aftermind.events.types import MemoryEmbedded, MemoryEvent, MemoryFactsExtracted
 from aftermind.ledger.protocol import Ledger
 from aftermind.types import EpisodeId, Job, JobId, JobKind, JobState, Scope, Turn
-from aftermind.types.job import FollowUp
+from aftermind.types.job import TURN_FORGOTTEN, FollowUp
 
 FIRST_POLL_SECONDS, MAX_POLL_SECONDS = (
     0.05,
@@ -225,8 +225,9 @@ def judge(
     if job is None:
         why = "on this host's disk, or pending" if spooled else "pending"
         return ReceiptStatus(stored=StepState.WAITING, embedded=StepState.WAITING, extracted=StepState.WAITING, why=why)
-    if job.state is not JobState.DONE:
-        state = _step(job.state)
+    is_forgotten = job.state is JobState.DONE and job.reason_code == TURN_FORGOTTEN
+    if job.state is not JobState.DONE or is_forgotten:
+        state = StepState.FORGOTTEN if is_forgotten else _step(job.state)
         why = job.reason_code or job.error or str(job.state)
         return ReceiptStatus(stored=state, embedded=state, extracted=state, why=why)
     embedded = _following(follow, JobKind.EMBED)

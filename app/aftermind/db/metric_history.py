@@ -47,7 +47,8 @@ _ATTEMPTS = text(
                ELSE coalesce(jobs.reason_code, attempts.error_class, 'unknown') END AS reason,
            coalesce(attempts.model, 'unknown') AS model,
            width_bucket(extract(epoch FROM attempts.ended_at - jobs.created_at), CAST(:bounds AS numeric[])) AS place,
-           count(*) AS attempts, sum(attempts.calls) AS calls, sum(attempts.cost_usd) AS cost_usd
+           count(*) AS attempts, sum(attempts.calls) AS calls, sum(attempts.cost_usd) AS cost_usd,
+           sum(attempts.tokens_in) AS tokens_in, sum(attempts.tokens_out) AS tokens_out
     FROM aftermind.job_attempts AS attempts JOIN aftermind.jobs AS jobs ON jobs.id = attempts.job_id
     WHERE attempts.started_at >= CAST(:since AS timestamptz) - interval '10 min'
       AND attempts.ended_at >= :since AND attempts.ended_at < :until GROUP BY 1, 2, 3, 4, 5
@@ -151,6 +152,8 @@ async def _counters(tx: Transaction, since: datetime, until: datetime) -> Series
     for row in await pg(tx).rows(_ATTEMPTS, **over):
         labels = f'kind="{row.kind}",model={_quoted(row.model)}'
         count(f"aftermind_model_calls_total{{{labels}}}", row.calls)
+        count(f'aftermind_model_tokens_total{{{labels},direction="in"}}', row.tokens_in)
+        count(f'aftermind_model_tokens_total{{{labels},direction="out"}}', row.tokens_out)
         count(f"aftermind_model_cost_usd_total{{{labels}}}", row.cost_usd)
         if row.outcome in ("failed", "dead", "lost"):
             count(f'aftermind_failures_total{{kind="{row.kind}",reason={_quoted(row.reason)}}}', row.attempts)

@@ -31,7 +31,7 @@ from aftermind.ranking.tokenizer import LanguageFor, english
 from aftermind.ranking.vectors import part_vectors, whole
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import compare_passages, to_entry
-from aftermind.types import Episode, EpisodeId, Scope, Turn
+from aftermind.types import Episode, EpisodeId, JobId, Scope, Turn
 from aftermind.types.session_order import placed_on_view
 from aftermind.types.tombstone import without_erased
 
@@ -270,19 +270,21 @@ async def standing_turns(
 ) -> list[Turn]:
     """Turns that wait, without what was forgotten since they were accepted, where the order of their sessions has them.
 
-    `local` are those that only this host has.
+    `local` are those that only this host has. A repetition of a stored turn adds nothing, and must not show what was
+    forgotten of that one.
     """
     turns = {turn.job_id: turn for turn in (*local, *accepted)}
     if not turns:
         return []
     least = min(turn.generation or 0 for turn in turns.values())
     sessions = list({turn.scope.session_id for turn in turns.values()})
-    found = await store.admission_state(tx, owner, sessions, generation=least)
+    found = await store.admission_state(tx, owner, sessions, generation=least, turns=list(turns))
     known = {turn.job_id for turn in accepted}
     stones = list(found.stones)
     for author in {turn.author for turn in turns.values() if turn.author is not None}:
         stones += (await store.admission_state(tx, author, [], generation=least)).stones
-    left = [without_erased(turn, stones) for turn in turns.values()]
+    waiting = [turn for turn in turns.values() if not _is_repeated(turn, found.erased_after)]
+    left = [without_erased(turn, stones) for turn in waiting]
     rest = [turn for turn in left if turn is not None]
     if any(message.expires_at is not None for turn in rest for message in turn.messages):
         rest = unexpired(rest, await store.now(tx))
@@ -291,6 +293,10 @@ async def standing_turns(
         [turn for turn in rest if turn.job_id not in known],
         found.counted,
     )
+
+
+def _is_repeated(turn: Turn, stored: Mapping[JobId, str | None]) -> bool:
+    return turn.job_id in stored and stored[turn.job_id] in (None, turn.content_hash)
 
 
 def unexpired(turns: Sequence[Turn], now: datetime) -> list[Turn]:

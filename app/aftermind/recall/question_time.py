@@ -143,21 +143,25 @@ class QuestionTime:
 
     def among(self, text: str, said_at: NDArray[np.float64]) -> "QuestionTime":
         """The time that the question means among turns of these times, in seconds since 1970: "in October" with no turn
-        of the latest one is theirs.
+        of the latest one is the latest that has any.
 
-        A period that is counted from today stays.
+        A period that is counted from today, or that no turn is of, stays.
         """
-        if self.start is None or self.end is None or not len(said_at) or _RELATIVE.search(text) is not None:
+        if _RELATIVE.search(text) is not None:
             return self
-        end = (self.end + MENTIONED_LATER).timestamp()
-        if ((said_at >= self.start.timestamp()) & (said_at < end)).any():
-            return self
-        before = said_at[said_at < self.start.timestamp()]
-        latest = before.max() if len(before) else said_at.max()
-        found = QuestionTime.of(text, datetime.fromtimestamp(float(latest), UTC))
-        other = replace(self, start=found.start, end=found.end)
-        is_earlier = found.start is not None and found.start < self.start
-        return other.among(text, said_at) if is_earlier else other
+        asked = self
+        while asked.start is not None and asked.end is not None:
+            end = (asked.end + MENTIONED_LATER).timestamp()
+            if ((said_at >= asked.start.timestamp()) & (said_at < end)).any():
+                return asked
+            before = said_at[said_at < asked.start.timestamp()]
+            if not len(before):
+                break
+            found = QuestionTime.of(text, datetime.fromtimestamp(float(before.max()), UTC))
+            if found.start is None or found.start >= asked.start:
+                break
+            asked = replace(self, start=found.start, end=found.end)
+        return self
 
     def preferred(self, matches: Sequence[Match]) -> list[Match]:
         """The matches with turns likelier that are of the period, or that mention a time if one is asked for."""

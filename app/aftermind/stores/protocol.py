@@ -178,6 +178,8 @@ class AdmissionState:
 
     stones: Sequence[Tombstone] = ()
     counted: Mapping[str | None, Counted] = field(default_factory=dict)  # the newest of each session that has any
+    # Turns that were stored before an erasure of the owner, with the hash of their content.
+    erased_after: Mapping[JobId, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +214,16 @@ class Store(Protocol):
         """Lock each owner against a concurrent forget (FOR SHARE) until the transaction ends; their tombstones."""
 
     async def admission_state(
-        self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+        self,
+        tx: Transaction,
+        owner: Scope,
+        sessions: Collection[str | None],
+        *,
+        generation: int | None = None,
+        turns: Collection[JobId] = (),
     ) -> AdmissionState:
-        """State that decides about new turns: tombstones since a generation (None: none are read), and the count state
-        of each session.
+        """State that decides about new turns: tombstones since a generation (None: none are read), the count state of
+        each session, and those of the turns that were stored before an erasure.
         """
 
     async def hold(self, tx: Transaction, owner: Scope, name: str) -> None:

@@ -36,7 +36,8 @@ async def _complete(
         f" updated_at) VALUES ('{job}', 'default', 'u', '{kind}', '{state}', '{job}', 'llm_bad_answer', '{began}',"
         f" '{at}')",
         "INSERT INTO aftermind.job_attempts (namespace, job_id, number, worker, started_at, ended_at, outcome, model,"
-        f" calls, cost_usd) VALUES ('default', '{job}', 1, 'w', '{began}', '{at}', '{outcome}', 'm', 1, 0.5)",
+        " calls, tokens_in, cost_usd)"
+        f" VALUES ('default', '{job}', 1, 'w', '{began}', '{at}', '{outcome}', 'm', 1, 20, 0.5)",
     )
 
 
@@ -69,6 +70,7 @@ async def test_a_sample_has_what_was_done_in_its_minute_by_all_processes(
     assert series['aftermind_failures_total{kind="extract",reason="llm_bad_answer"}'] == 1
     assert series['aftermind_failures_total{kind="extract",reason="lease_lost"}'] == 1
     assert series['aftermind_model_cost_usd_total{kind="extract",model="m"}'] == 2.5
+    assert series['aftermind_model_tokens_total{kind="extract",model="m",direction="in"}'] == 100
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="1"}'] == 0
     assert series['aftermind_freshness_seconds_bucket{stage="mined",le="2.5"}'] == 3
     assert series['aftermind_freshness_seconds_bucket{stage="stored",le="1"}'] == 0

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from aftermind import Message, errors
 from aftermind.db.postgres_transaction import pg
 from aftermind.events.types import MemoryUpdateStarted
 from aftermind.ledger.protocol import Failure, ModelUsage
-from aftermind.receipt import Receipt
+from aftermind.receipt import Receipt, StepState
 from aftermind.types import EpisodeId, Job, JobKind, JobState, Lease, Scope
 from aftermind.types.replay import JobFilter
 from aftermind.wire.turn_encoding import decode_turn
@@ -240,6 +241,52 @@ async def test_an_idempotency_key_can_be_used_again_after_its_user_was_forgotten
         after = await learnt.memory.history(user_id=user)
 
     assert [each.content for each in before] == [each.content for each in after] == ["I like tea."]
+
+
+@pytest.mark.parametrize("by", ["id", "time"])
+async def test_a_turn_that_was_forgotten_by_id_or_time_stays_so_when_it_is_repeated(
+    opened: Opened, user: str, by: str
+) -> None:
+    said: dict[str, Any] = {"user_id": user, "idempotency_key": "once"}  # Any: arguments of several calls
+    async with opened(extractor="off") as learnt:
+        memory = learnt.memory
+        first = await memory.remember("I like tea.", **said)
+        await learnt.settle()
+        chosen = {"ids": first.episode_ids} if by == "id" else {"before": datetime.now(UTC) + timedelta(days=1)}
+        await memory.forget(user_id=user, **chosen)  # type: ignore[arg-type]
+        again = await memory.remember("I like tea.", **said)
+
+        while_it_waits = await memory.history(user_id=user), (await memory.recall("tea", user_id=user)).text
+        await learnt.settle()
+        states = [(await each.status()).stored for each in (first, again)]
+        with pytest.raises(errors.Forgotten):
+            await again.stored(timeout=180)
+        later = await memory.history(user_id=user)
+        await memory.forget(user_id=user)
+        anew = await memory.remember("I like tea.", **said)
+        await learnt.settle()
+        state = (await anew.status()).stored
+        [told] = await memory.history(user_id=user)
+
+    assert while_it_waits == ([], "")
+    assert states == [StepState.FORGOTTEN] * 2
+    assert later == []
+    assert (state, told.content, told.pending) == (StepState.DONE, "I like tea.", False)
+
+
+async def test_a_repeated_turn_does_not_show_what_was_forgotten_of_it(opened: Opened, user: str) -> None:
+    turn = [Message.user("I like tea."), Message.assistant("Noted.")]
+    async with opened(extractor="off") as learnt:
+        first = await learnt.memory.remember(turn, user_id=user, idempotency_key="once")
+        await learnt.settle()
+        await learnt.memory.forget(user_id=user, ids=first.episode_ids[:1])
+        again = await learnt.memory.remember(turn, user_id=user, idempotency_key="once")
+
+        shown = await learnt.memory.history(user_id=user)
+        state = (await again.status()).stored
+
+    assert [each.content for each in shown] == ["Noted."]
+    assert state is StepState.DONE
 
 
 async def test_an_export_has_everything_that_is_there(opened: Opened, provider: ScriptedOpenAI, user: str) -> None:

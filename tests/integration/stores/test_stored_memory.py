@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import redis
 
-from aftermind import Agent, Memory, Settings, errors
+from aftermind import Agent, Memory, Message, Settings, errors
 from aftermind.llm.hash_embedder import HashEmbedder
 from aftermind.receipt import StepState
 from aftermind.testing import ScriptedChatModel
@@ -91,6 +91,25 @@ async def test_a_store_that_was_only_opened_is_free_after_its_memory_is_closed(u
     for _ in range(3):
         async with memory_at(url, tmp_path) as memory:
             assert await memory.history(user_id="alice") == []
+
+
+async def test_the_receipt_of_a_turn_reports_a_forget_by_id_and_a_repetition_does_not_undo_it(
+    url: str, tmp_path: Path
+) -> None:
+    async with memory_at(url, tmp_path) as memory:
+        two = [Message.user("I live in Oslo."), Message.assistant("Noted.")]
+        receipt = await memory.remember(two, user_id="alice", idempotency_key="k")
+        await receipt.stored(timeout=30)
+        await memory.forget(user_id="alice", ids=receipt.episode_ids[:1])
+        part = (await receipt.status()).stored
+        await memory.forget(user_id="alice", ids=receipt.episode_ids[1:])
+
+    async with memory_at(url, tmp_path) as memory:
+        again = await memory.remember(two, user_id="alice", idempotency_key="k")
+
+        assert part is StepState.DONE
+        assert (await again.status()).stored is StepState.FORGOTTEN
+        assert await memory.history(user_id="alice") == []
 
 
 async def test_what_was_forgotten_is_not_in_the_store_any_more(url: str, tmp_path: Path) -> None:

@@ -79,6 +79,25 @@ def test_the_last_days_of_the_calendar_are_a_period_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("months", "year"),
+    [
+        (["2025-01", "2025-09"], 2025),  # of none: the latest one
+        (["2024-12", "2025-09"], 2024),
+        (["2022-12", "2024-11"], 2022),
+        (["2025-01", "2026-01"], 2025),
+        ([], 2025),
+    ],
+)
+def test_a_month_is_the_latest_that_has_turns(months: list[str], year: int) -> None:
+    asked = "Where did I live in December?"
+    said_at = np.array([datetime.fromisoformat(f"{month}-15T00:00+00:00").timestamp() for month in months])
+
+    meant = QuestionTime.of(asked, datetime(2026, 11, 28, tzinfo=UTC)).among(asked, said_at)
+
+    assert meant.start == datetime(year, 12, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
     ("question", "start", "end"),
     [
         ("What happened in winter 2026?", "2025-12-01", "2026-03-01"),

@@ -113,7 +113,7 @@ RECORD = """
          AS given (id, namespace, user_id, session_id, agent_id, hash, remembered_at)
     WHERE {where} ORDER BY given.id
     ON CONFLICT (id) DO UPDATE SET state = 'done', session_id = excluded.session_id, agent_id = excluded.agent_id,
-        payload = excluded.payload, run_at = excluded.run_at, created_at = now(), updated_at = now()
+        payload = excluded.payload, run_at = excluded.run_at, reason_code = NULL, created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
 """
@@ -129,7 +129,7 @@ _ACCEPT = text(
     ON CONFLICT (id) DO UPDATE SET state = 'queued', session_id = excluded.session_id, agent_id = excluded.agent_id,
         payload = excluded.payload, raw = excluded.raw, position = excluded.position,
         counted_from = excluded.counted_from, queue_position = NULL, attempts = 0, lost_leases = 0, run_at = now(),
-        created_at = now(), updated_at = now()
+        reason_code = NULL, created_at = now(), updated_at = now()
     WHERE there.state = 'forgotten' AND there.kind = 'store'
     RETURNING id
     """

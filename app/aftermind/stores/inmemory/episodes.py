@@ -8,7 +8,7 @@ from aftermind.db.inmemory_database import Rows, mem
 from aftermind.ranking.vectors import whole
 from aftermind.stores.inmemory.vector_tables_by_embedder import ACTIVE, VECTOR_TABLES, read_embedders, vector_table
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, MiningOutcome, SessionInfo, Vector
-from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, Scope, StoredEmbedders
+from aftermind.types import EmbedderIdentity, Episode, EpisodeId, JobId, JobState, Scope, StoredEmbedders
 from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
 
@@ -34,7 +34,13 @@ class InMemoryEpisodes:
         return [stone for rows in known for stone in rows.values()]
 
     async def admission_state(
-        self, tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+        self,
+        tx: Transaction,
+        owner: Scope,
+        sessions: Collection[str | None],
+        *,
+        generation: int | None = None,
+        turns: Collection[JobId] = (),
     ) -> AdmissionState:
         stones = await self.tombstones(tx, [owner]) if generation is not None else ()
         places, newest = await mem(tx).owned("counted", owner), (await _newest(tx, owner)).sessions
@@ -44,7 +50,13 @@ class InMemoryEpisodes:
                 episode = newest[session]
                 counted_from, shift = places.get(episode.id, (None, 0))
                 counted[session] = Counted(position=episode.position, counted_from=counted_from, shift=shift)
-        return AdmissionState(stones=[each for each in stones if each.generation > (generation or 0)], counted=counted)
+        jobs = mem(tx).table("jobs")
+        known = {id_: jobs[id_].job for id_ in turns if id_ in jobs and await self.tombstones(tx, [owner])}
+        return AdmissionState(
+            stones=[each for each in stones if each.generation > (generation or 0)],
+            counted=counted,
+            erased_after={id_: job.payload.get("hash") for id_, job in known.items() if job.state is JobState.DONE},
+        )
 
     async def hold(self, tx: Transaction, owner: Scope, name: str) -> None:
         """Transactions follow each other."""

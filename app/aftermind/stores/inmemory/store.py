@@ -30,6 +30,7 @@ from aftermind.types import (
     Cardinality,
     EpisodeId,
     Fact,
+    JobId,
     JobKind,
     JobState,
     Profile,
@@ -39,6 +40,7 @@ from aftermind.types import (
 )
 from aftermind.types.assertion import BY_USER
 from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, feedback_name, internal_path
+from aftermind.types.job import TURN_FORGOTTEN
 from aftermind.types.message import UNDONE
 from aftermind.types.tombstone import Tombstone
 
@@ -167,6 +169,8 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         sessions = {episodes[id_].scope.session_id for id_ in gone if episodes[id_].expires_at is None}
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
+        if not tombstone.by_policy:
+            _mark_emptied_turns(run, key, gone)
         for id_ in gone:
             for table in EPISODE_TABLES:
                 run.drop(run.rows(table, key), id_)
@@ -316,6 +320,17 @@ def _forget_traces(run: MemoryTransaction, owner: Scope, gone: set[EpisodeId]) -
         told = job.answer.get("episodes") if job.answer is not None and job.scope.owner == owner.owner else None
         if isinstance(told, list) and names.intersection(map(str, told)):
             run.put(jobs, id_, replace(jobs[id_], job=replace(job, answer=None)))
+
+
+def _mark_emptied_turns(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
+    """Mark turns without a message left in their jobs."""
+    turns: dict[EpisodeId, JobId] = run.rows("turns", key)
+    left = {turns[id_] for id_ in turns.keys() - gone}
+    jobs = run.table("jobs")
+    for job_id in {turns[id_] for id_ in turns.keys() & gone} - left:
+        record = jobs.get(job_id)
+        if record is not None and record.job.state is JobState.DONE:
+            run.put(jobs, job_id, replace(record, job=replace(record.job, reason_code=TURN_FORGOTTEN)))
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:

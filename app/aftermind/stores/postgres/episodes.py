@@ -21,7 +21,7 @@ from aftermind.stores.postgres.encrypted_columns import EPISODE_TEXT, sealed
 from aftermind.stores.postgres.owner_term_keys import passage_keys, term_keys
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, UNEXPIRED, to_episode
 from aftermind.stores.protocol import AdmissionState, EpisodeFilter, SessionInfo, Vector
-from aftermind.types import Episode, EpisodeId, Scope
+from aftermind.types import Episode, EpisodeId, JobId, Scope
 from aftermind.types.message import ALL_KINDS, UNDONE
 from aftermind.types.session_order import Counted
 from aftermind.types.tombstone import Tombstone
@@ -57,7 +57,7 @@ _NEWEST = """
     SELECT session_id, position, counted_from, shift FROM aftermind.episodes
     WHERE namespace = :namespace AND user_id = :user AND session_id {is_it} ORDER BY position DESC LIMIT 1
 """
-_TOMBSTONES_IN_FORCE = text(
+_ADMISSION_STATE = text(
     f"""
     SELECT (SELECT json_agg(stone)::text FROM (
                 SELECT generation, at, session_id, before, ids, member, by_policy FROM aftermind.tombstones
@@ -66,7 +66,13 @@ _TOMBSTONES_IN_FORCE = text(
            (SELECT json_agg(newest)::text FROM unnest(CAST(:sessions AS text[])) AS asked (session) CROSS JOIN LATERAL (
                 ({_NEWEST.format(is_it="= asked.session")})
                 UNION ALL (SELECT * FROM ({_NEWEST.format(is_it="IS NULL")}) AS nowhere WHERE asked.session IS NULL)
-            ) AS newest) AS newest
+            ) AS newest) AS newest,
+           (SELECT json_agg(turn)::text FROM (
+                SELECT id, payload ->> 'hash' AS hash FROM aftermind.jobs
+                WHERE id = ANY(CAST(:turns AS uuid[])) AND namespace = :namespace AND user_id = :user AND state = 'done'
+                  AND EXISTS (SELECT FROM aftermind.tombstones AS stones WHERE stones.namespace = :namespace
+                              AND stones.user_id = :user AND stones.at > jobs.updated_at)
+            ) AS turn) AS erased_after
     """
 )
 _NOW = text("SELECT clock_timestamp() AS now")
@@ -159,11 +165,18 @@ def to_tombstone(row: Any) -> Tombstone:  # Any: a row of tombstones
 
 
 async def admission_state(
-    tx: Transaction, owner: Scope, sessions: Collection[str | None], *, generation: int | None = None
+    tx: Transaction,
+    owner: Scope,
+    sessions: Collection[str | None],
+    *,
+    generation: int | None = None,
+    turns: Collection[JobId] = (),
 ) -> AdmissionState:
-    """See `Store.admission_state`. By the key of `tombstones`, and the end of `episodes_session` for each session."""
-    given = {"namespace": owner.namespace, "user": owner.user_column}
-    row = await pg(tx).row(_TOMBSTONES_IN_FORCE, **given, generation=generation, sessions=list(sessions))
+    """See `Store.admission_state`. By the keys of `tombstones` and jobs, and the end of `episodes_session` for each
+    session.
+    """
+    given = {"namespace": owner.namespace, "user": owner.user_column, "turns": list(turns)}
+    row = await pg(tx).row(_ADMISSION_STATE, **given, generation=generation, sessions=list(sessions))
     if row is None:
         return AdmissionState()
     stones = [
@@ -185,7 +198,8 @@ async def admission_state(
         )
         for each in orjson.loads(row.newest or "[]")
     }
-    return AdmissionState(stones=stones, counted=counted)
+    erased_after = {JobId(UUID(each["id"])): each["hash"] for each in orjson.loads(row.erased_after or "[]")}
+    return AdmissionState(stones=stones, counted=counted, erased_after=erased_after)
 
 
 async def hold(tx: Transaction, owner: Scope, name: str) -> None:

@@ -10,8 +10,10 @@ from aftermind.db.postgres_transaction import pg
 from aftermind.stores.postgres.episodes import to_tombstone
 from aftermind.types import Scope
 from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, internal_path
+from aftermind.types.job import TURN_FORGOTTEN
 from aftermind.types.tombstone import Tombstone
 
+TURN_POSITIONS = 10_000  # more than a turn has: its messages follow each other
 _OWNED = "namespace = :namespace AND user_id = :user"
 
 _NUMBER = text("SELECT aftermind.next_generation(:known) AS number")
@@ -41,11 +43,12 @@ _COVERED = f"""
 # Deleted with the episodes: stored model answers that used them, results of shadow runs, and counts of feedback about
 # what does not exist: also of episodes that are forgotten before they are stored. The sources are deleted
 # with their episodes; a fact without a source left is deleted too, and the fact that it had ended is valid again: the
-# end of the former home must not reveal that the user moved.
+# end of the former home must not reveal that the user moved. A turn without a message left is marked in its job; those
+# of a policy were stored long ago.
 _EPISODES = text(
     f"""
     WITH gone AS (
-        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id, expires_at
+        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id, expires_at, job_id, position
     ), unsourced AS (
         DELETE FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id IN (SELECT id FROM gone)
         RETURNING fact_id
@@ -110,6 +113,16 @@ _EPISODES = text(
             WHERE left_over.namespace = :namespace AND left_over.user_id = :user
               AND left_over.id = CAST(right(counted.name, 36) AS uuid) AND left_over.id NOT IN (SELECT id FROM facts))
         RETURNING name
+    ), turns AS (
+        SELECT job_id, min(position) AS first, max(position) AS last FROM gone WHERE job_id IS NOT NULL GROUP BY job_id
+    ), emptied AS (
+        UPDATE aftermind.jobs SET reason_code = '{TURN_FORGOTTEN}' FROM turns
+        WHERE jobs.id = turns.job_id AND jobs.state = 'done' AND NOT CAST(:by_policy AS boolean) AND NOT EXISTS (
+            SELECT FROM aftermind.episodes AS left_over
+            WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.job_id = turns.job_id
+              AND left_over.position BETWEEN turns.first - {TURN_POSITIONS} AND turns.last + {TURN_POSITIONS}
+              AND left_over.id NOT IN (SELECT id FROM gone))
+        RETURNING jobs.id
     ), foreseen AS (
         UPDATE aftermind.jobs SET note = NULL
         WHERE {_OWNED} AND kind = 'shadow' AND note IS NOT NULL AND EXISTS (SELECT FROM gone) RETURNING id
@@ -197,11 +210,12 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         "before": tombstone.before,
         "ids": sorted(tombstone.ids),
         "member": tombstone.member,
+        "by_policy": tombstone.by_policy,
         "first_feedback": first,
         "behind_feedback": behind,
     }
     run = pg(tx)
-    await run.execute(_BURY, {**given, "generation": tombstone.generation, "by_policy": tombstone.by_policy})
+    await run.execute(_BURY, {**given, "generation": tombstone.generation})
     counts = _numbers(await run.row(_EPISODES, **given))
     await run.execute(_BATCHES, {**owned, "is_whole": tombstone.is_whole})
     if tombstone.is_whole:
