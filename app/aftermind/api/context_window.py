@@ -32,7 +32,8 @@ BEFORE_ALL = -(2**63)
 class ContextWindow(list[Episode]):
     """Episodes that a model continues from, oldest first.
 
-    `summary` condenses what came before them; None if none was wanted or made. `tokens` counts both.
+    `summary` condenses what came before them; None if none was wanted or made, or nothing came before.
+    `tokens` counts both.
     """
 
     def __init__(self, episodes: Iterable[Episode] = (), *, summary: str | None = None, tokens: int = 0) -> None:
@@ -81,17 +82,19 @@ def checked_roles(roles: Iterable[str]) -> frozenset[Role]:
 async def window(parts: Parts, scope: Scope, bounds: Bounds, *, summary: bool | Summarise = False) -> ContextWindow:
     """The newest units of a conversation that fit together; none is cut, and none that was undone is there."""
     if summary is False:
-        chosen, tokens = await _newest(parts, scope, bounds)
+        chosen, tokens, _ = await _newest(parts, scope, bounds)
         return ContextWindow(chosen, tokens=tokens)
     if scope.session_id is None:
         raise errors.InvalidQuery("session_id", None, "a summary is of one session; name it.")
     if not callable(summary):
         stored = await conversation_history.summary(parts, scope.owner, scope.session_id)
         text = None if stored is None else _shortened(stored.text, bounds)
-        chosen, tokens = await _newest(parts, scope, _beside(bounds, _size(text)))
+        chosen, tokens, is_whole = await _newest(parts, scope, _beside(bounds, _size(text)))
+        if is_whole and bounds.roles is None and bounds.tool_results:
+            text = None  # nothing came before
         return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
     reserve = 0 if bounds.max_tokens is None else int(bounds.max_tokens * SUMMARY_SHARE)
-    chosen, tokens = await _newest(parts, scope, _beside(bounds, reserve))
+    chosen, tokens, _ = await _newest(parts, scope, _beside(bounds, reserve))
     made = await _summarised(parts, scope, summary, before=chosen[0].position if chosen else None)
     text = None if made is None else _shortened(made, bounds)
     return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
@@ -110,8 +113,8 @@ def _size(text: str | None) -> int:
     return 0 if text is None else token_count.count(SUMMARY_HEADING + text) + MESSAGE_TOKENS
 
 
-async def _newest(parts: Parts, scope: Scope, bounds: Bounds) -> tuple[list[Episode], int]:
-    """The newest units within the bounds, oldest first, with their tokens."""
+async def _newest(parts: Parts, scope: Scope, bounds: Bounds) -> tuple[list[Episode], int, bool]:
+    """The newest units within the bounds, oldest first, with their tokens, and whether these are all."""
     chosen: list[Episode] = []
     used = 0
     units = _Units(bounds)
@@ -125,11 +128,11 @@ async def _newest(parts: Parts, scope: Scope, bounds: Bounds) -> tuple[list[Epis
             for unit in units.add(episode):
                 size = _tokens(unit, bounds, used)
                 if size is None or (bounds.max_messages is not None and len(chosen) + len(unit) > bounds.max_messages):
-                    return chosen[::-1], used
+                    return chosen[::-1], used, False
                 used += size
                 chosen += unit[::-1]
         if len(page) < PAGE_EPISODES:
-            return chosen[::-1], used
+            return chosen[::-1], used, True
         before = page[0]
 
 

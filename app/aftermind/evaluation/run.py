@@ -186,5 +186,6 @@ async def _recalled(
 ) -> list[EpisodeId]:
     block = await memory.recall(text, **scope, **options)
     if block.degraded:
-        raise errors.StoreUnavailable("evaluation", f"a recall was degraded: {block.degraded}")
+        hint = "All recalls of an evaluation must be complete. Vectors of another embedder: `aftermind reembed start`."
+        raise errors.StoreUnavailable("evaluation", f"a recall was degraded: {block.degraded}", hint)
     return turns_of(block.matches)

@@ -92,26 +92,29 @@ def problem(
     return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def error_status(error: errors.AftermindError) -> tuple[int, bool]:
+def error_status(kind: type[errors.AftermindError]) -> tuple[int, bool]:
     """The status of an error of ours, and whether the same request may work later."""
-    return next(((code, again) for kind, code, again in STATUS if isinstance(error, kind)), (500, False))
+    return next(((code, again) for each, code, again in STATUS if issubclass(kind, each)), (500, False))
+
+
+def words_of(kind: type[errors.AftermindError]) -> list[str]:
+    """The words of an error's name; joined by hyphens, its problem type."""
+    return [word.lower() for word in re.findall(r"[A-Z][a-z]*", kind.__name__)]
 
 
 def to_response(error: errors.AftermindError) -> JSONResponse:
     """The document of an error of ours; a fault of ours is logged."""
     if isinstance(error, errors.Bug):
         log.error("a fault of ours", exc_info=error)
-    status, may_retry = error_status(error)
-    words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
+    status, may_retry = error_status(type(error))
+    words = words_of(type(error))
     wait = max(RETRY_SECONDS, math.ceil(getattr(error, "retry_after", None) or 0))
     headers = {"Retry-After": str(wait)} if may_retry else {}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="aftermind"'
     field = getattr(error, "field", None)
     more = {"field": field} if isinstance(field, str) else {}
-    return problem(
-        "-".join(words).lower(), status, " ".join(words).capitalize(), str(error), more=more, headers=headers
-    )
+    return problem("-".join(words), status, " ".join(words).capitalize(), str(error), more=more, headers=headers)
 
 
 async def _handle_aftermind_error(request: Request, error: Exception) -> JSONResponse:

@@ -212,10 +212,12 @@ async def test_a_summariser_of_ones_own_condenses_what_the_window_has_no_space_f
         again = await memory.context_window(max_messages=2, summary=condense, **SHOWN)
         await tell(3, 4)
         second = await memory.context_window(max_messages=2, summary=condense, **SHOWN)
-        stored = await memory.context_window(1_000, summary=True, **SHOWN)
+        stored = await memory.context_window(max_messages=2, summary=True, **SHOWN)
+        whole = await memory.context_window(1_000, summary=True, **SHOWN)
 
         assert asked == [(None, ["message 0"]), ("[1]", ["message 1", "message 2"])]
         assert (first.summary, again.summary, second.summary, stored.summary) == ("[1]", "[1]", "[1][2]", "[1][2]")
+        assert (len(whole), whole.summary) == (5, None)  # nothing came before
         assert second.to_chat() == [
             {"role": "system", "content": "Summary of the conversation so far:\n[1][2]"},
             {"role": "user", "content": "message 3"},

@@ -164,7 +164,7 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except errors.AftermindError as exc:
-                status, _ = problem_details.error_status(exc)
+                status, _ = problem_details.error_status(type(exc))
                 if status == 500:
                     log.exception("a page failed", extra={"route": problem_details.route_template(request.scope)})
                 if status == 401:
