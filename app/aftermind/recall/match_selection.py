@@ -33,6 +33,7 @@ from aftermind.types.feedback import FeedbackCount
 
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
+FEW_TERMS = 3  # of a message, with which it is half as likely to say what happened: "Thanks for telling me!" has 2
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 # Of what the best fact of a turn has more of the question than the worst: with less it is about something else.
@@ -103,7 +104,8 @@ def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: 
         return scores
     within = frame.candidate & (frame.said_at >= time.start.timestamp()) & (frame.said_at < time.end.timestamp())
     if is_alone:
-        answering = IN_PERIOD_ALONE + (1 - IN_PERIOD_ALONE) * scores.total
+        likely = IN_PERIOD_ALONE * frame.length / (frame.length + FEW_TERMS)
+        answering = likely + (1 - likely) * scores.total
         is_later = frame.said_at < (time.end + MENTIONED_LATER).timestamp()
         outside = np.where(within | ((frame.said_at >= time.end.timestamp()) & is_later), 1.0, OUTSIDE_PERIOD)
         return replace(scores, total=np.where(within, answering, scores.total * outside))

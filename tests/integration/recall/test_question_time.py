@@ -255,6 +255,23 @@ async def test_the_words_that_ask_what_was_said_count_for_nothing(question: str)
     assert [each.lexical_score for each in found.matches] == [1.0, 0.0, 0.0]
 
 
+async def test_a_small_block_of_a_period_alone_has_what_was_said_before_thanks() -> None:
+    said = (
+        "I have a cat named Dot.",
+        "I started pottery classes on Tuesdays.",
+        "I ran a half marathon with my sister.",
+    )
+    async with Memory("inmemory", settings=Settings(**UNHURRIED, extractor="off")) as memory:
+        for day, text in enumerate((*said, "I painted the kitchen yellow.", "My brother visited us from Faro."), 1):
+            at = datetime(2025, 3, day, tzinfo=UTC)
+            turn = [Message.user(text, occurred_at=at), Message.assistant("Thanks for telling me!", occurred_at=at)]
+            await memory.remember(turn, user_id="alice")
+
+        block = await memory.recall("What did I do in March 2025?", user_id="alice", token_budget=110)
+
+    assert sum(text.startswith(("I ", "My ")) for text in texts(block)) >= 4
+
+
 async def test_a_month_without_messages_of_this_year_is_that_of_the_year_before() -> None:
     now = datetime.now(UTC)
     month = datetime(now.year - 2, 8, 5, tzinfo=UTC)
