@@ -1,5 +1,7 @@
 """`make run ONCE=1`: everything at once, from nothing, and gone afterwards."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -30,6 +32,25 @@ def test_the_demo_a_second_time_reuses_what_stands(tmp_path: Path) -> None:
     again = shell.must("demo", "--once", timeout=120)
 
     assert "I prefer dark mode" in again
+    _nothing_runs(shell)
+
+
+def test_the_demo_ends_when_another_terminal_stops_the_stack(tmp_path: Path) -> None:
+    shell = shell_of(tmp_path)
+    command = [sys.executable, "-m", "aftermind.cli", "demo"]
+    with (tmp_path / "demo.log").open("w") as output:
+        demo = subprocess.Popen(command, cwd=shell.folder, env=shell.env, stdout=output, stderr=output)
+    try:
+        log = tmp_path / "demo.log"
+        wait_until_sync(lambda: "Ctrl-C" in log.read_text(), timeout=280, description="the demo is complete")
+
+        shell.must("down", timeout=120)
+
+        assert demo.wait(timeout=120) == 0
+        assert "Another command stopped the stack." in log.read_text()
+    finally:
+        demo.terminate()
+        demo.wait()
     _nothing_runs(shell)
 
 

@@ -27,8 +27,13 @@ QUESTIONS = (
     ("ben", "What is my cat called?"),
 )
 MAX_LISTED = 3  # matches of a question
+WATCH_SECONDS = 1.0  # between looks whether the stack runs
 
 Once = Annotated[bool, typer.Option("--once", help="Exit with code 0 when the demo is complete.")]
+
+
+class _StoppedByAnother(Exception):
+    """`aftermind down` in another terminal, or a supervisor that was killed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +57,9 @@ def demo(*, once: Once = False) -> None:
             return
         out.print("It runs until Ctrl-C.")
         with contextlib.suppress(KeyboardInterrupt):
-            signal.pause()
+            while stack.running() is not None:
+                time.sleep(WATCH_SECONDS)
+            raise _StoppedByAnother
         err.print("\nStopping …")
 
 
@@ -66,19 +73,26 @@ def _up(stack: Stack) -> Iterator[bool]:
         stack.up()
     try:
         yield True
-    finally:
+    except _StoppedByAnother:  # which may be starting it again
+        raise
+    except BaseException:
+        stack.down()
+        raise
+    else:
         stack.down()
 
 
 @contextlib.contextmanager
 def _until_stopped() -> Iterator[None]:
-    """SIGTERM and a closed terminal end it like Ctrl-C, in good order."""
+    """SIGTERM and a closed terminal end it like Ctrl-C, in good order; so does a stack that another command stopped."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except _StoppedByAnother:
+        err.print("\nAnother command stopped the stack.")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
