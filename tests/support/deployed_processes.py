@@ -309,7 +309,8 @@ def _start_redis(made: Deployment) -> None:
 
     def answers() -> bool:
         try:
-            return bool(redis.Redis(port=made.ports["redis"]).ping())  # the health check: without a login
+            # The health check of compose, as its user.
+            return bool(redis.Redis(port=made.ports["redis"], username="health", password="health").ping())
         except redis.ConnectionError:
             return False
 

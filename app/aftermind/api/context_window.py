@@ -30,7 +30,7 @@ BEFORE_ALL = -(2**63)
 
 
 class ContextWindow(list[Episode]):
-    """Episodes that a model continues from, oldest first.
+    """A list of episodes that a model continues from, oldest first.
 
     `summary` condenses what came before them; None if none was wanted or made, or nothing came before.
     `tokens` counts both.
@@ -89,9 +89,11 @@ async def window(parts: Parts, scope: Scope, bounds: Bounds, *, summary: bool | 
     if not callable(summary):
         stored = await conversation_history.summary(parts, scope.owner, scope.session_id)
         text = None if stored is None else _shortened(stored.text, bounds)
-        chosen, tokens, is_whole = await _newest(parts, scope, _beside(bounds, _size(text)))
-        if is_whole and bounds.roles is None and bounds.tool_results:
-            text = None  # nothing came before
+        chosen, tokens, is_whole = await _newest(parts, scope, bounds)
+        is_filtered = bounds.roles is not None or not bounds.tool_results or scope.agent_id is not None
+        if text is None or (is_whole and not is_filtered):  # nothing came before
+            return ContextWindow(chosen, tokens=tokens)
+        chosen, tokens, _ = await _newest(parts, scope, _beside(bounds, _size(text)))
         return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
     reserve = 0 if bounds.max_tokens is None else int(bounds.max_tokens * SUMMARY_SHARE)
     chosen, tokens, _ = await _newest(parts, scope, _beside(bounds, reserve))

@@ -70,14 +70,15 @@ def cost_table(found: Sequence[DailyUsage], *, by: Sequence[Label], wide: bool) 
     def add(values: Mapping[Label, str], spent: Sequence[ModelUsage]) -> None:
         counts = [sum(getattr(each, name) for each in spent) for name in ("calls", "tokens_in", "tokens_out")]
         usd, seconds = sum(each.cost_usd or 0 for each in spent), sum(each.latency_ms for each in spent) / 1_000
-        cells: list[RenderableType] = [escape(values.get(label, "")) for label in labels]
+        texts = [values.get(label, "") for label in labels]
+        cells: list[RenderableType] = [escape(each if wide else shorten(each)) for each in texts]
         cells += [*(f"{count:,}" for count in counts), f"{usd:.4f}", *([f"{seconds:.1f}"] if wide else [])]
         cells += [terminal.one_line(values.get(Label.MODEL, ""))] if Label.MODEL in by else []
         shown.add_row(*cells)
 
     added: dict[tuple[str, ...], list[DailyUsage]] = {}
     for each in found:
-        added.setdefault(tuple(_value(each, label, wide=wide) for label in by), []).append(each)
+        added.setdefault(tuple(_value(each, label) for label in by), []).append(each)
     groups = [(dict(zip(by, values, strict=True)), rows) for values, rows in added.items()]
     days = [list(group) for _, group in groupby(groups, lambda group: group[0].get(Label.DAY))]
     for of_day in days:
@@ -91,7 +92,6 @@ def cost_table(found: Sequence[DailyUsage], *, by: Sequence[Label], wide: bool) 
     return shown
 
 
-def _value(each: DailyUsage, label: Label, *, wide: bool) -> str:
-    user = each.owner.user_id or "anonymous"
-    values = (each.day.isoformat(), user if wide else shorten(user), str(each.kind), each.spent.model or "")
+def _value(each: DailyUsage, label: Label) -> str:
+    values = (each.day.isoformat(), each.owner.user_id or "anonymous", str(each.kind), each.spent.model or "")
     return dict(zip(Label, values, strict=True))[label]

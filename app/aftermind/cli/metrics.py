@@ -27,9 +27,9 @@ def metrics(
     since: Annotated[str, typer.Option(help="From: 30m, 6h, 7d, or a time like 2026-01-31T12:00. At most 30d.")] = "1h",
     wide: terminal.Wide = False,
 ) -> Sequence[MetricSample]:
-    """Show what the charts of the console draw: jobs, latencies, failures, recalls and costs of the last hour.
+    """Show what the charts of the console draw: jobs, latencies, failures, recalls and costs.
 
-    The reconciler samples every minute. Of each line: the latest value, the mean, and the highest with its time.
+    The reconciler samples every minute. Each line has the latest value, the mean, and the highest value with its time.
     """
     start = moment("since", since) or datetime.now(UTC)
     over = datetime.now(UTC) - start
@@ -51,10 +51,14 @@ def metrics(
             if values:
                 highest, at = max(values)
                 mean = sum(value for value, _ in values) / len(values)
-                numbers = (f"{value:,.4g}" for value in (values[-1][0], mean, highest))
+                numbers = (_short(value) for value in (values[-1][0], mean, highest))
                 when = terminal.when(datetime.fromtimestamp(at, UTC))
                 shown.add_row(title, escape(name), *numbers, when, terminal.one_line(unit))
     terminal.show(shown, wide=wide)
     period = f"{terminal.when(found[0].at)} to {terminal.when(found[-1].at)}"
     out.print(f"[dim]{terminal.count_of(len(found), 'sample')}, {period} UTC, of all namespaces.[/]")
     return found
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"

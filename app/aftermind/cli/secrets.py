@@ -28,6 +28,7 @@ ROLES = ("superuser", "migrator", "agent", "worker", "replicator")  # of Postgre
 OTHERS = stat.S_IRWXO
 READABLE = 0o444  # containers read them as other users; the folder keeps this host's other users out
 REDIS_USERS = "redis_users.acl"
+HEALTH_USER = "health"  # may ping, with any password: for health checks
 
 
 def register(app: typer.Typer) -> None:
@@ -103,8 +104,9 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
 
 
 def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str]) -> str:
-    # Without a login a connection may ask whether Redis lives: for health checks.
-    lines = ["user default on nopass resetchannels -@all +ping"]
+    # Nobody can log in as `default`, which keeps all rights: Redis (7.0 at least) replays the transactions of its
+    # append-only file with them, and drops those that they do not cover (github.com/redis/redis/issues/14541).
+    lines = ["user default off ~* &* +@all", f"user {HEALTH_USER} on nopass resetchannels -@all +ping"]
     return "\n".join([*lines, *(user.line(words[role]) for role, user in users.items())]) + "\n"
 
 

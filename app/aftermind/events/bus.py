@@ -19,7 +19,7 @@ from aftermind.db.event_log import EventRow
 from aftermind.events.deduplication import EarlyEvents
 from aftermind.events.mark_published import Marking
 from aftermind.events.pubsub import ChannelListener, Listeners
-from aftermind.events.types import MemoryEvent, MemoryGap, from_json
+from aftermind.events.types import MemoryEvent, MemoryGap, from_json, is_cursor
 from aftermind.freshness import WatermarkDelivery
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Scope
@@ -153,7 +153,7 @@ class EventBus:
             last, pruned = await event_log.state(tx, owner)
         if after is None:
             return last, pruned
-        if not after.isdecimal():
+        if not is_cursor(after):
             raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.")
         return min(int(after), last), pruned
 

@@ -12,7 +12,7 @@ from aftermind.db.database_protocol import Transaction, Watermark
 from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.events.deduplication import EarlyEvents
-from aftermind.events.types import MemoryEvent, MemoryGap, from_json
+from aftermind.events.types import MemoryEvent, MemoryGap, from_json, is_cursor
 from aftermind.types import Json, Scope
 
 MAX_KEPT_EVENTS = 10_000  # events of an owner; a cursor before them gets a gap
@@ -75,7 +75,7 @@ class LocalBus:
         try:
             early = EarlyEvents()
             seen = int(await self.last(owner))
-            if after is not None and after.isdecimal():  # another one is refused below
+            if after is not None and is_cursor(after):  # another one is refused below
                 seen = min(seen, int(after))
             is_behind = after is not None
             while True:
@@ -117,7 +117,7 @@ class LocalBus:
     async def _read_kept(self, owner: Scope, after: str | None) -> list[MemoryEvent]:
         if after is None:
             return []
-        if not after.isdecimal():
+        if not is_cursor(after):
             raise errors.InvalidQuery("after", after, "it must be the `cursor` of an event.")
         async with self._database.transaction(read_only=True) as tx:
             kept: list[MemoryEvent] = list((await mem(tx).owned("events", owner)).values())

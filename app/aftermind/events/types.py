@@ -8,6 +8,8 @@ from aftermind import errors
 from aftermind.types.scope import FIELDS, Scope
 from aftermind.types.uuid7 import uuid7
 
+CURSOR_DIGITS = 18  # of the longest cursor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEvent:
@@ -155,3 +157,8 @@ def from_json(data: Any) -> MemoryEvent:  # Any: JSON as received, from any writ
     except (KeyError, TypeError, ValueError, errors.InvalidInput) as exc:
         raise errors.UnknownPayload("event", f"{name} ({type(exc).__name__})") from exc
     return event
+
+
+def is_cursor(text: str) -> bool:
+    """Whether a text can be the cursor of an event."""
+    return text.isascii() and text.isdecimal() and len(text) <= CURSOR_DIGITS

@@ -105,7 +105,7 @@ def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: 
     within = frame.candidate & (frame.said_at >= time.start.timestamp()) & (frame.said_at < time.end.timestamp())
     if is_alone:
         likely = IN_PERIOD_ALONE * frame.length / (frame.length + FEW_TERMS)
-        answering = likely + (1 - likely) * scores.total
+        answering = np.maximum(likely + (1 - likely) * scores.total, LEAST_IN_PERIOD)
         is_later = frame.said_at < (time.end + MENTIONED_LATER).timestamp()
         outside = np.where(within | ((frame.said_at >= time.end.timestamp()) & is_later), 1.0, OUTSIDE_PERIOD)
         return replace(scores, total=np.where(within, answering, scores.total * outside))

@@ -55,7 +55,7 @@ def is_last_chance(lost: int, *, most: int) -> bool:
 
 LEASE_LOST = "lease_lost"  # the reason of an attempt whose lease ran out; of a job that lost too many: `worker_lost`
 # The reason of a completed store job whose messages were all forgotten since, by id or time: its idempotency key stays
-# in use, so that neither a retry nor a repeated import brings them back.
+# in use while the job is kept, so that neither a retry nor a repeated import brings them back.
 TURN_FORGOTTEN = "forgotten"
 MODEL_KINDS = frozenset({JobKind.EMBED, JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one call or more
 SERIAL_KINDS = frozenset({JobKind.EXTRACT, JobKind.SUMMARISE, JobKind.PROFILE})  # one running job a session

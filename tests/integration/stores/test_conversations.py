@@ -217,7 +217,8 @@ async def test_a_summariser_of_ones_own_condenses_what_the_window_has_no_space_f
 
         assert asked == [(None, ["message 0"]), ("[1]", ["message 1", "message 2"])]
         assert (first.summary, again.summary, second.summary, stored.summary) == ("[1]", "[1]", "[1][2]", "[1][2]")
-        assert (len(whole), whole.summary) == (5, None)  # nothing came before
+        tight = await memory.context_window(whole.tokens, summary=True, **SHOWN)
+        assert [(len(each), each.summary) for each in (whole, tight)] == [(5, None)] * 2  # nothing came before
         assert second.to_chat() == [
             {"role": "system", "content": "Summary of the conversation so far:\n[1][2]"},
             {"role": "user", "content": "message 3"},

@@ -2,22 +2,28 @@
 
 import asyncio
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 import redis
+from typer.testing import CliRunner
 
 from aftermind import Memory, Settings, errors
+from aftermind.cli import make_app_for
 from aftermind.cli.redis_acl import apply_to
+from aftermind.stack import binaries, ports
 from aftermind.wire import queues
 from aftermind.wire.redis import acl, script
+from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
 from tests.support.fork_server import end, start_module
 from tests.support.servers import Database
 from tests.support.valkey import Valkey, running_valkey
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until, wait_until_sync
 from tests.support.workers import environment, workers
 
 PREFIX = "ours:"
@@ -138,6 +144,51 @@ def test_what_is_not_its_work_is_refused(guarded: Valkey, name: str, command: tu
         client.execute_command(*command)  # type: ignore[no-untyped-call]
     with guarded.client() as admin:
         admin.acl_log_reset()
+
+
+async def test_accepted_turns_outlive_a_restart_of_redis_under_the_users_of_a_deployment(
+    database: Database, tmp_path: Path
+) -> None:
+    [port] = ports.choose(1)
+    made = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(tmp_path / "made")])
+    assert made.exit_code == 0, made.output
+    words = {role: (tmp_path / "made" / f"redis_{role}_password").read_text() for role in ("agent", "worker")}
+    url_as = {role: f"redis://aftermind-{role}:{word}@127.0.0.1:{port}/0" for role, word in words.items()}
+    durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(tmp_path)]
+    command = [str(binaries.redis_server()), "--port", str(port), "--bind", "127.0.0.1", *durable]
+    command += ["--aclfile", str(tmp_path / "made" / "redis_users.acl")]
+    settings = Settings(state_dir=tmp_path / "agent", embedder="hash")
+
+    with served(command, port):
+        link = RedisLink(url_as["worker"], timeout=5.0)
+        await script.load(link, Keys(settings.redis_prefix))
+        await link.close()
+        async with Memory(database.app_url, broker=url_as["agent"], redis=url_as["agent"], settings=settings) as memory:
+            receipts = [await memory.remember(f"turn {number}", user_id="ann") for number in range(3)]
+    with served(command, port):
+        async with Memory(database.app_url, broker=url_as["agent"], redis=url_as["agent"], settings=settings) as memory:
+            waiting = await memory.history(user_id="ann")
+
+    assert not any(each.spooled for each in receipts)
+    assert [each.content for each in waiting if each.pending] == ["turn 0", "turn 1", "turn 2"]
+
+
+@contextmanager
+def served(command: list[str], port: int) -> Iterator[None]:
+    """A server that answers its health check, and is stopped in order."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_until_sync(lambda: is_healthy(port), description="Redis answers")
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def is_healthy(port: int) -> bool:
+    with suppress(redis.ConnectionError), redis.Redis(port=port, username="health", password="health") as client:
+        return bool(client.ping())
+    return False
 
 
 def test_a_function_grants_nothing_that_its_caller_may_not_do(guarded: Valkey) -> None:

@@ -13,7 +13,7 @@ from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, intern
 from aftermind.types.job import TURN_FORGOTTEN
 from aftermind.types.tombstone import Tombstone
 
-TURN_POSITIONS = 10_000  # more than a turn has: its messages follow each other
+TURN_POSITIONS = 10_000  # more than the messages of a turn, whose positions follow each other
 _OWNED = "namespace = :namespace AND user_id = :user"
 
 _NUMBER = text("SELECT aftermind.next_generation(:known) AS number")
@@ -117,7 +117,8 @@ _EPISODES = text(
         SELECT job_id, min(position) AS first, max(position) AS last FROM gone WHERE job_id IS NOT NULL GROUP BY job_id
     ), emptied AS (
         UPDATE aftermind.jobs SET reason_code = '{TURN_FORGOTTEN}' FROM turns
-        WHERE jobs.id = turns.job_id AND jobs.state = 'done' AND NOT CAST(:by_policy AS boolean) AND NOT EXISTS (
+        WHERE jobs.id = turns.job_id AND jobs.state = 'done' AND jobs.namespace = :namespace AND jobs.user_id = :user
+          AND CAST(:marks_turns AS boolean) AND NOT EXISTS (
             SELECT FROM aftermind.episodes AS left_over
             WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.job_id = turns.job_id
               AND left_over.position BETWEEN turns.first - {TURN_POSITIONS} AND turns.last + {TURN_POSITIONS}
@@ -210,12 +211,12 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         "before": tombstone.before,
         "ids": sorted(tombstone.ids),
         "member": tombstone.member,
-        "by_policy": tombstone.by_policy,
+        "marks_turns": not (tombstone.by_policy or tombstone.is_whole or tombstone.is_session),
         "first_feedback": first,
         "behind_feedback": behind,
     }
     run = pg(tx)
-    await run.execute(_BURY, {**given, "generation": tombstone.generation})
+    await run.execute(_BURY, {**given, "generation": tombstone.generation, "by_policy": tombstone.by_policy})
     counts = _numbers(await run.row(_EPISODES, **given))
     await run.execute(_BATCHES, {**owned, "is_whole": tombstone.is_whole})
     if tombstone.is_whole:
