@@ -27,7 +27,7 @@ QUESTIONS = (
     ("ben", "What is my cat called?"),
 )
 MAX_LISTED = 3  # matches of a question
-WATCH_SECONDS = 1.0  # between looks whether the stack runs
+WATCH_SECONDS = 1.0  # between checks of the stack
 
 Once = Annotated[bool, typer.Option("--once", help="Exit with code 0 when the demo is complete.")]
 

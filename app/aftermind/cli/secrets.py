@@ -104,7 +104,7 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
 
 
 def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str]) -> str:
-    # Nobody can log in as `default`, which keeps all rights: Redis (7.0 at least) replays the transactions of its
+    # No client can log in as `default`, which keeps all rights: Redis (7.0 at least) replays the transactions of its
     # append-only file with them, and drops those that they do not cover (github.com/redis/redis/issues/14541).
     lines = ["user default off ~* &* +@all", f"user {HEALTH_USER} on nopass resetchannels -@all +ping"]
     return "\n".join([*lines, *(user.line(words[role]) for role, user in users.items())]) + "\n"

@@ -33,7 +33,7 @@ from aftermind.types.feedback import FeedbackCount
 
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
-FEW_TERMS = 3  # of a message, with which it is half as likely to say what happened: "Thanks for telling me!" has 2
+FEW_TERMS = 3  # of a message, with which it is half as likely to report what happened: thanks have fewer
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 # Of what the best fact of a turn has more of the question than the worst: with less it is about something else.
