@@ -345,7 +345,7 @@ HTTP_ERRORS = """
 ## Errors
 
 `type` of a problem document is `urn:problem-type:` and one of these, the names of the [errors in Python](errors.md).
-Besides: `invalid-request` (422) for a request that does not match the schema, with `errors`; `http-404`, `http-405`,
+Also: `invalid-request` (422) for a request that does not match the schema, with `errors`; `http-404`, `http-405`,
 `http-415` and the like for one that no endpoint takes.
 
 | type | status | may work later | meaning |

@@ -93,7 +93,9 @@ async def window(parts: Parts, scope: Scope, bounds: Bounds, *, summary: bool | 
         is_filtered = bounds.roles is not None or not bounds.tool_results or scope.agent_id is not None
         if text is None or (is_whole and not is_filtered):  # nothing came before
             return ContextWindow(chosen, tokens=tokens)
-        chosen, tokens, _ = await _newest(parts, scope, _beside(bounds, _size(text)))
+        rest = _beside(bounds, _size(text))
+        if rest.max_tokens is not None and tokens > rest.max_tokens:
+            chosen, tokens, _ = await _newest(parts, scope, rest)
         return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
     reserve = 0 if bounds.max_tokens is None else int(bounds.max_tokens * SUMMARY_SHARE)
     chosen, tokens, _ = await _newest(parts, scope, _beside(bounds, reserve))

@@ -265,10 +265,9 @@ class JobAdmin:
         return reasons
 
     def _is_budgeted(self, job: Job) -> bool:
-        """Whether a used budget of its namespace holds it. Embeddings are not in a budget of tokens."""
-        budget = self._parts.settings.budget_for(job.scope.namespace)
-        is_free = job.kind not in MODEL_KINDS or (job.kind is JobKind.EMBED and budget.tokens_per_day)
-        return not is_free and bool(budget.tokens_per_day or budget.usd_per_day)
+        """Whether a budget that is used up holds it. Embeddings are not in a budget of tokens."""
+        has_tokens = self._parts.settings.budget_for(job.scope.namespace).tokens_per_day > 0
+        return job.kind in MODEL_KINDS and not (job.kind is JobKind.EMBED and has_tokens)
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):

@@ -19,7 +19,7 @@ from aftermind.memory import Memory
 
 
 class Label(StrEnum):
-    """What usage is added up by, in the order of the columns."""
+    """Columns by which usage can be added up, in their order."""
 
     DAY = "day"
     USER = "user"
@@ -70,20 +70,22 @@ def cost_table(found: Sequence[DailyUsage], *, by: Sequence[Label], wide: bool) 
     def add(values: Mapping[Label, str], spent: Sequence[ModelUsage]) -> None:
         counts = [sum(getattr(each, name) for each in spent) for name in ("calls", "tokens_in", "tokens_out")]
         usd, seconds = sum(each.cost_usd or 0 for each in spent), sum(each.latency_ms for each in spent) / 1_000
-        texts = [values.get(label, "") for label in labels]
-        cells: list[RenderableType] = [escape(each if wide else shorten(each)) for each in texts]
+        user = values.get(Label.USER, "")
+        texts = {**values, Label.USER: user if wide else shorten(user)}
+        cells: list[RenderableType] = [escape(texts.get(label, "")) for label in labels]
         cells += [*(f"{count:,}" for count in counts), f"{usd:.4f}", *([f"{seconds:.1f}"] if wide else [])]
         cells += [terminal.one_line(values.get(Label.MODEL, ""))] if Label.MODEL in by else []
         shown.add_row(*cells)
 
     added: dict[tuple[str, ...], list[DailyUsage]] = {}
     for each in found:
-        added.setdefault(tuple(_value(each, label) for label in by), []).append(each)
-    groups = [(dict(zip(by, values, strict=True)), rows) for values, rows in added.items()]
+        values = _values(each)
+        added.setdefault(tuple(values[label] for label in by), []).append(each)
+    groups = [(dict(zip(by, key, strict=True)), rows) for key, rows in added.items()]
     days = [list(group) for _, group in groupby(groups, lambda group: group[0].get(Label.DAY))]
     for of_day in days:
-        for values, rows in of_day:
-            add(values, [each.spent for each in rows])
+        for named, rows in of_day:
+            add(named, [each.spent for each in rows])
         if 1 < len(of_day) < len(groups):
             subtotal = {Label.DAY: of_day[0][0].get(Label.DAY, ""), labels[1] if labels[1:] else Label.MODEL: "all"}
             add(subtotal, [each.spent for _, rows in of_day for each in rows])
@@ -92,6 +94,10 @@ def cost_table(found: Sequence[DailyUsage], *, by: Sequence[Label], wide: bool) 
     return shown
 
 
-def _value(each: DailyUsage, label: Label) -> str:
-    values = (each.day.isoformat(), each.owner.user_id or "anonymous", str(each.kind), each.spent.model or "")
-    return dict(zip(Label, values, strict=True))[label]
+def _values(each: DailyUsage) -> Mapping[Label, str]:
+    return {
+        Label.DAY: each.day.isoformat(),
+        Label.USER: each.owner.user_id or "anonymous",
+        Label.KIND: str(each.kind),
+        Label.MODEL: each.spent.model or "",
+    }

@@ -32,8 +32,8 @@ WATCH_SECONDS = 1.0  # between checks of the stack
 Once = Annotated[bool, typer.Option("--once", help="Exit with code 0 when the demo is complete.")]
 
 
-class _StoppedByAnother(Exception):
-    """`aftermind down` in another terminal, or a supervisor that was killed."""
+class _StackEnded(Exception):
+    """By `aftermind down` in another terminal, or because its supervisor was killed."""
 
 
 def register(app: typer.Typer) -> None:
@@ -59,7 +59,7 @@ def demo(*, once: Once = False) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             while stack.running() is not None:
                 time.sleep(WATCH_SECONDS)
-            raise _StoppedByAnother
+            raise _StackEnded
         err.print("\nStopping …")
 
 
@@ -71,15 +71,15 @@ def _up(stack: Stack) -> Iterator[bool]:
         return
     with err.status("Starting Postgres, its replica and Redis …"):
         stack.up()
+    has_ended = False
     try:
         yield True
-    except _StoppedByAnother:  # which may be starting it again
+    except _StackEnded:
+        has_ended = True  # another command may be starting it again
         raise
-    except BaseException:
-        stack.down()
-        raise
-    else:
-        stack.down()
+    finally:
+        if not has_ended:
+            stack.down()
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def _until_stopped() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except _StoppedByAnother:
+    except _StackEnded:
         err.print("\nAnother command stopped the stack.")
     finally:
         for number, handler in before.items():

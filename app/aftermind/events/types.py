@@ -8,7 +8,7 @@ from aftermind import errors
 from aftermind.types.scope import FIELDS, Scope
 from aftermind.types.uuid7 import uuid7
 
-CURSOR_DIGITS = 18  # of the longest cursor
+CURSOR_DIGITS = 18  # of the longest cursor, a bigint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

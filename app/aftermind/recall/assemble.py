@@ -205,8 +205,8 @@ def _chunk(
         line=line_of(item, text[: longest + 1] if len(text) > longest else None, mark),
         value=value,
         order=order,
-        tells=_marked(type(item), words_of_turns),
-        repeats=_marked(Fact if isinstance(item, Episode) else Episode, words_of_turns),
+        tells=_turn_words(type(item), words_of_turns),
+        repeats=_turn_words(Fact if isinstance(item, Episode) else Episode, words_of_turns),
         shortened=_shortening(item, text, words, passage, mark) if is_long or isinstance(item, Block) else None,
     )
 
@@ -257,7 +257,7 @@ def _words_of_turns(item: Item, said: Said) -> list[tuple[EpisodeId, str]]:
     return [(each, word) for each in item.sources if each in said for word in words & said[each]]
 
 
-def _marked(kind: type, words: list[tuple[EpisodeId, str]]) -> frozenset[TurnWord]:
+def _turn_words(kind: type, words: list[tuple[EpisodeId, str]]) -> frozenset[TurnWord]:
     return frozenset((kind, *each) for each in words) if words else _NO_WORDS
 
 

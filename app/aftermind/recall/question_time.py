@@ -145,7 +145,7 @@ class QuestionTime:
         """The time that the question means among turns of these times, in seconds since 1970: "in October" with no turn
         of the latest one is the latest that has any.
 
-        A period that is counted from today, or that no turn is of, stays.
+        A period that is counted from today stays, and so does one without a turn in any year.
         """
         if _RELATIVE.search(text) is not None:
             return self

@@ -55,6 +55,14 @@ class Tombstone:
         return self.session_id is not None and self._is_of_all
 
     @property
+    def marks_turns(self) -> bool:
+        """Whether turns that it leaves without a message are marked in their jobs.
+
+        Jobs of a whole owner or session are emptied instead, and turns of a policy were stored long ago.
+        """
+        return not (self.by_policy or self.is_whole or self.is_session)
+
+    @property
     def _is_of_all(self) -> bool:
         return self.before is None and not self.ids and self.member is None
 

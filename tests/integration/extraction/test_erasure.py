@@ -263,15 +263,15 @@ async def test_a_turn_that_was_forgotten_by_id_or_time_stays_so_when_it_is_repea
             await again.stored(timeout=180)
         later = await memory.history(user_id=user)
         await memory.forget(user_id=user)
-        anew = await memory.remember("I like tea.", **said)
+        reused = await memory.remember("I like tea.", **said)
         await learnt.settle()
-        state = (await anew.status()).stored
-        [told] = await memory.history(user_id=user)
+        state = (await reused.status()).stored
+        [episode] = await memory.history(user_id=user)
 
     assert while_it_waits == ([], "")
     assert states == [StepState.FORGOTTEN] * 2
     assert later == []
-    assert (state, told.content, told.pending) == (StepState.DONE, "I like tea.", False)
+    assert (state, episode.content, episode.pending) == (StepState.DONE, "I like tea.", False)
 
 
 async def test_a_repeated_turn_does_not_show_what_was_forgotten_of_it(opened: Opened, user: str) -> None:

@@ -51,7 +51,8 @@ class InMemoryEpisodes:
                 counted_from, shift = places.get(episode.id, (None, 0))
                 counted[session] = Counted(position=episode.position, counted_from=counted_from, shift=shift)
         jobs = mem(tx).table("jobs")
-        known = {id_: jobs[id_].job for id_ in turns if id_ in jobs and await self.tombstones(tx, [owner])}
+        erasures = await self.tombstones(tx, [owner]) if turns else ()
+        known = {id_: jobs[id_].job for id_ in turns if erasures and id_ in jobs}
         return AdmissionState(
             stones=[each for each in stones if each.generation > (generation or 0)],
             counted=counted,

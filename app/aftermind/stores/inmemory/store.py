@@ -169,7 +169,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         sessions = {episodes[id_].scope.session_id for id_ in gone if episodes[id_].expires_at is None}
         counts = {"episodes": len(gone)}
         _forget_traces(run, tombstone.owner, gone)
-        if not tombstone.by_policy:
+        if tombstone.marks_turns:
             _mark_emptied_turns(run, key, gone)
         for id_ in gone:
             for table in EPISODE_TABLES:

@@ -43,8 +43,7 @@ _COVERED = f"""
 # Deleted with the episodes: stored model answers that used them, results of shadow runs, and counts of feedback about
 # what does not exist: also of episodes that are forgotten before they are stored. The sources are deleted
 # with their episodes; a fact without a source left is deleted too, and the fact that it had ended is valid again: the
-# end of the former home must not reveal that the user moved. A turn without a message left is marked in its job; those
-# of a policy were stored long ago.
+# end of the former home must not reveal that the user moved. A turn without a message left is marked in its job.
 _EPISODES = text(
     f"""
     WITH gone AS (
@@ -211,7 +210,7 @@ async def forget(tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         "before": tombstone.before,
         "ids": sorted(tombstone.ids),
         "member": tombstone.member,
-        "marks_turns": not (tombstone.by_policy or tombstone.is_whole or tombstone.is_session),
+        "marks_turns": tombstone.marks_turns,
         "first_feedback": first,
         "behind_feedback": behind,
     }

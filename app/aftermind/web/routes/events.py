@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from aftermind import errors
+from aftermind.events.types import is_cursor
 from aftermind.types import Scope, stream_token
 from aftermind.types.stream_token import MAX_CHARACTERS
 from aftermind.web import schemas
@@ -118,7 +119,7 @@ async def listen(request: Request, owner: Scope, cursor: str | None, who: Caller
 def _number(cursor: str | None) -> int | None:
     if cursor is None:
         return None
-    if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:  # of a bigint
+    if not is_cursor(cursor):
         raise errors.InvalidQuery(
             "after", cursor, "a cursor, also in the header Last-Event-ID, is the `id` that an event had."
         )
