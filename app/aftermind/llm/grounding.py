@@ -15,10 +15,10 @@ from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.protocols import TurnText
 from aftermind.ranking.tokenizer import terms, tokens
 from aftermind.types.assertion import Assertion
+from aftermind.types.fact import USER
 
 MIN_QUOTE_CHARACTERS = 3  # a letter is found in every turn
 MAX_PREDICATE_WORDS = 8
-SPEAKER = "user"
 
 _PREDICATE = re.compile(rf"\w+(?:[ -]\w+){{0,{MAX_PREDICATE_WORDS - 1}}}")
 _DENIALS = frozenset({"no", "not", "never", "none", "nor", "without"})  # stop words that turn a meaning round
@@ -63,7 +63,7 @@ def grounded(
     field resembles an instruction.
     """
     trusted = {turn.id: _QuotableTurn(turn) for turn in turns if turn.trusted}
-    known = {_folded(subject) for subject in subjects} | {SPEAKER}
+    known = {_folded(subject) for subject in subjects} | {USER}
     kept: list[Assertion] = []
     for claim in claims:
         sources = [each for each in dict.fromkeys(claim.sources) if each in trusted]
@@ -75,7 +75,7 @@ def grounded(
 
 
 def _is_known(subject: str, known: set[str], turns: Iterable["_QuotableTurn"]) -> bool:
-    asked = [term for term in terms(subject) if term != SPEAKER]  # "user's dog" is named by "my dog"
+    asked = [term for term in terms(subject) if term != USER]  # "user's dog" is named by "my dog"
     if not asked:
         return _folded(subject) in known
     return _folded(subject) in known or all(any(term in turn.terms for turn in turns) for term in asked)

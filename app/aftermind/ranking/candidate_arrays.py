@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _OF_CONVERSATION = re.compile(
 class Question:
     """A query in words: its distinct `terms`, and every word of it, to detect names of speakers.
 
-    `capitalised` words within a sentence may be variants of a name.
+    `capitalised` words within a sentence may be variants of a name. `user_names` are terms that name the user.
     """
 
     text: str
@@ -36,6 +36,7 @@ class Question:
     words: frozenset[str]
     language: str = "english"
     capitalised: frozenset[str] = frozenset()
+    user_names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
@@ -44,6 +45,14 @@ class Question:
         words = frozenset(tokens(text))
         capitals = capitalised_words(text) if len(found) < most_terms else frozenset()
         return cls(text=text, terms=found, words=words, language=language, capitalised=capitals)
+
+    def naming_user(self, names: Iterable[str]) -> "Question":
+        """The question where these terms name the user: all turns are about them, so the names tell none apart.
+
+        One that asks for nothing but a name keeps it.
+        """
+        found = self.user_names.union(names).intersection(self.terms)
+        return replace(self, user_names=found) if found and len(found) < len(self.terms) else self
 
     def names(self, speaker: str | None) -> bool:
         """Whether it names the speaker, by any part of the name that is a complete word."""
@@ -180,9 +189,11 @@ def features_of(frame: Frame, question: Question, frequencies: Frequencies) -> F
 
 
 def worths_of(frame: Frame, question: Question, frequencies: Frequencies) -> NDArray[np.float64]:
-    """What each term of the question is worth: 0 for names of speakers, the most for a term that no turn has."""
+    """What each term of the question is worth: 0 for names of speakers and the user, the most for a term that no turn
+    has.
+    """
     worths = bm25.idf(frequencies.episodes, np.maximum(np.asarray(frequencies.having), 1))
-    worths[named_terms(named_speakers(frame, question), question)] = 0.0
+    worths[named_terms(frame, question)] = 0.0
     return worths
 
 
@@ -218,10 +229,10 @@ def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[
     return np.fromiter(map(wanted.__contains__, labels), dtype=np.bool_, count=len(labels))
 
 
-def named_terms(speakers: Iterable[str], question: Question) -> list[int]:
-    """The indexes of the query's terms that are names of speakers: the speaker's bonus covers them."""
-    spoken: set[str] = set()
-    for name in speakers:
+def named_terms(frame: Frame, question: Question) -> list[int]:
+    """The indexes of the query's terms that are names of speakers, whose bonus covers them, or of the user."""
+    spoken = set(question.user_names)
+    for name in named_speakers(frame, question):
         spoken.update(terms(name, question.language))
         spoken.update(term for word in _variants_of(name, question) for term in terms(word, question.language))
     return [place for place, term in enumerate(question.terms) if term in spoken]

@@ -194,21 +194,23 @@ def supersede(
     moment: datetime,
     is_past: bool,
     start: datetime | None = None,
+    names_user: bool = False,
 ) -> tuple[list[Match], dict[FactId, float]]:
     """Matches with those marked, and less likely, whose statement was no longer true at a moment.
 
     What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
     about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
-    more keeps its score for questions about the rest.
+    more keeps its score for questions about the rest; one with the user's name does not pass its score on where the
+    question `names_user` and has no word of what ended.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
     passed_on: dict[FactId, float] = {}
     found = []
     for match, turn in _turns(matches):
-        ends = _ended_after(turn, ended)
+        ends, stands = _ended_after(turn, ended), [fact for fact in current if turn.id in fact.sources]
         if ends:
-            ends = _select_asked(ends, [fact for fact in current if turn.id in fact.sources], words)
+            ends = _select_asked(ends, stands, words)
         if not ends:
             found.append(match)
             continue
@@ -216,7 +218,8 @@ def supersede(
         is_answer = is_past and (start is None or at > start)
         score = match.score if is_answer else shifted(match.score, SUPERSEDED)
         found.append(replace(match, superseded_at=at, score=score))
-        about = {(fact.subject, fact.predicate) for fact in ends}
+        is_by_name = names_user and any(fact.names_user for fact in stands)
+        about = {(fact.subject, fact.predicate) for fact in ends if not is_by_name or words.share(fact.text)}
         for fact in () if is_answer else current:
             if (fact.subject, fact.predicate) in about:
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
@@ -230,16 +233,24 @@ def supersede(
     return _ranked(raised), passed_on
 
 
-def raise_former(
-    matches: Sequence[Match], then: Sequence[Fact], words: QuestionWords
-) -> tuple[list[Match], dict[FactId, float]]:
-    """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
+def successors_of(former: Sequence[Fact], current: Sequence[Fact]) -> list[Fact]:
+    """The current facts that took the place of former ones."""
+    about = {(fact.subject, fact.predicate) for fact in former}
+    return [fact for fact in current if (fact.subject, fact.predicate) in about]
 
-    Also scores of these facts, by their own words or their best turn.
+
+def raise_former(
+    matches: Sequence[Match], then: Sequence[Fact], successors: Sequence[Fact], words: QuestionWords
+) -> tuple[list[Match], dict[FactId, float]]:
+    """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns;
+    those of `successors` are less likely to ("Where did I live before Oslo?").
+
+    Also scores of the former facts, by their own words or their best turn.
     """
-    sources = {source for fact in then for source in fact.sources}
+    bonuses = {source: -IN_PERIOD for fact in successors for source in fact.sources}
+    bonuses |= {source: IN_PERIOD for fact in then for source in fact.sources}
     raised = [
-        replace(match, score=shifted(match.score, IN_PERIOD)) if turn.id in sources else match
+        replace(match, score=shifted(match.score, bonuses[turn.id])) if turn.id in bonuses else match
         for match, turn in _turns(matches)
     ]
     scores = {turn.id: match.score for match, turn in _turns(raised)}

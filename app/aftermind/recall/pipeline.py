@@ -80,6 +80,7 @@ from aftermind.types import (
     Turn,
     Watermark,
 )
+from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.pending import Pending
@@ -135,6 +136,7 @@ class _Run:
     pending: list[Episode] = field(default_factory=list)  # what is shown of both
     is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
+    names_user: bool = False  # the question
     vector: Vector | None = None
     near: Sequence[EpisodeId] | None = None  # candidates of the external index; None: the store searches
     served_by: ServedBy = ServedBy.NONE
@@ -143,6 +145,7 @@ class _Run:
     burst_scores: dict[EpisodeId, float] = field(default_factory=dict)  # of messages in one burst with a match
     of_bursts: list[Match] = field(default_factory=list)  # these
     available: int = 0
+    is_complete: bool = False  # every turn that may be shown was read
     shares: dict[FactId, float] = field(default_factory=dict)  # of the question, by facts that share words with it
     briefing: Briefing = field(default_factory=Briefing)
     passages: dict[EpisodeId, Passage] = field(default_factory=dict)  # the best of each long message
@@ -250,13 +253,14 @@ class Recall:
         shown = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
         of_bursts = [each for each in run.of_bursts if isinstance(each.item, Episode) and each.item.id not in shown]
         of_bursts = [replace(each, rank=rank) for rank, each in enumerate(of_bursts, start=len(run.matches) + 1)]
+        matches = [*run.matches, *of_bursts]
         return build(
             query,
-            [*run.matches, *of_bursts],
+            matches,
             run.briefing,
             words=run.words,
             count_each=token_count.count_each,
-            available=run.available,
+            available=max(run.available, len(matches)),
             served_by=run.served_by,
             replica=run.replica,
             degraded="; ".join(run.degraded) or None,
@@ -591,13 +595,18 @@ class Recall:
                 (True, None) if run.query.mode is RecallMode.RECENCY else (run.time.is_past, run.time.start)
             )
             run.matches, run.passed_on = match_selection.supersede(
-                run.matches, facts, run.words, moment=moment, is_past=is_past, start=start
+                run.matches, facts, run.words, moment=moment, is_past=is_past, start=start, names_user=run.names_user
             )
         if then and run.query.mode is not RecallMode.RECENCY:
-            run.matches, scores = match_selection.raise_former(run.matches, then, run.words)
+            is_undated = run.time.is_undated_past
+            successors = match_selection.successors_of(then, run.briefing.facts) if is_undated else []
+            for fact in successors:
+                run.shares.pop(fact.id, None)
+            run.matches, scores = match_selection.raise_former(run.matches, then, successors, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
             _keep_likely(run, run.matches, least=run.query.min_score)
+        run.available = len(run.matches) if run.is_complete else max(run.available, len(run.matches))
         if "facts" in run.query.load:
             run.facts = run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *then]
         if run.query.rerank:
@@ -650,6 +659,9 @@ class Recall:
     async def _ranked(self, run: _Run, question: Question, found: SearchResult, limit: int) -> list[CandidateRank]:
         query = run.query
         frame, ids, frequencies = found.frame, list(found.ids), found.frequencies
+        named = {question.terms[place] for hit in found.facts if hit.names_user for place in hit.places}
+        question = question.naming_user(named.difference(terms(f"{USER} name", question.language)))
+        run.names_user = bool(question.user_names)
         run.passages = dict(found.passages)
         if run.pending:
             searched = await run.pending_turns.search(
@@ -698,6 +710,7 @@ class Recall:
         # What is no longer true, and what took its place, have their scores later: `min_score` is applied to those.
         least = run.time.threshold(min(run.min_score, NOISE))
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
+        run.is_complete = len(places) == run.available
         if run.min_score > NOISE:
             enough = scores.total >= run.time.threshold(run.min_score)
             run.available = int((frame.candidate & enough).sum())
@@ -743,7 +756,11 @@ class Recall:
 
     def _question(self, run: _Run) -> Question:
         words = "" if run.query.mode is RecallMode.VECTOR else run.query.searched
-        return Question.of(words, language=self._settings.language_for(run.query.scope.namespace))
+        scope = run.query.scope
+        question = Question.of(words, language=self._settings.language_for(scope.namespace))
+        return question.naming_user(
+            terms(scope.user_id, question.language) if scope.user_id in question.capitalised else ()
+        )
 
     def _searching(self, run: _Run, question: Question) -> Search:
         sessions = dict.fromkeys(episode.scope.session_id for episode in run.pending)

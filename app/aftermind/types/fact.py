@@ -7,6 +7,8 @@ from enum import StrEnum
 from aftermind import errors
 from aftermind.types.scope import EpisodeId, FactId, Scope
 
+USER = "user"  # the subject of facts about the user, where messages have no names
+
 
 class Cardinality(StrEnum):
     """Whether a subject has one object of a predicate at a time (`lives_in`) or several (`likes`)."""
@@ -64,6 +66,11 @@ class Fact:
     def is_believed_at(self, moment: datetime) -> bool:
         """Whether we believed it at `moment`."""
         return self.recorded_at <= moment and (self.superseded_at is None or moment < self.superseded_at)
+
+    @property
+    def names_user(self) -> bool:
+        """Whether it is the name of the user."""
+        return (self.subject, self.predicate) == (USER, "name")
 
     @property
     def text(self) -> str:

@@ -352,7 +352,10 @@ class MatchOut(Shape):
 
 
 class RecallOut(Shape):
-    """`text` is for a system prompt. `degraded` is the reason if a part may be missing; null: complete."""
+    """`text` is for a system prompt. `chunks_included` counts the messages, facts, blocks, traits and the summary in
+    it; `chunks_available` also those above `min_score` that the limit or the token budget left out. `degraded` is the
+    reason if a part may be missing; null: complete.
+    """
 
     id: UUID
     text: str

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from aftermind import Fact, Memory, Message, RecallBlock, RecallMode, Receipt, Settings, errors
+from aftermind import Fact, Match, Memory, Message, RecallBlock, RecallMode, Receipt, Settings, errors
 from aftermind.recall.render import without_turns
 from aftermind.stores.postgres.search import PostgresSearch
 from aftermind.types import Cardinality, Episode
@@ -170,10 +170,14 @@ async def test_a_month_is_the_latest_one_with_messages_that_match() -> None:
     assert texts(block)[0] == "We saw bees at the lake."
 
 
-async def test_a_question_about_the_past_does_not_rank_down_what_was_true(memory: Memory) -> None:
-    block = await memory.recall("Where did Alice live before Oslo?", user_id="alice", token_budget=300)
+@pytest.mark.parametrize("user", ["Alice", "I"])
+async def test_a_question_about_the_past_has_what_was_true_before_what_took_its_place(
+    memory: Memory, user: str
+) -> None:
+    block = await memory.recall(f"Where did {user} live before Oslo?", user_id="alice", token_budget=300)
 
     assert "Bergen" in texts(block)[0]
+    assert texts(block).index("user lives in Bergen") < texts(block).index("user lives in Oslo")
 
 
 async def test_a_marked_turn_is_recognised_as_one_that_the_model_is_shown_anyway(memory: Memory) -> None:
@@ -588,3 +592,57 @@ async def test_a_period_alone_has_its_messages_whatever_was_said_later(question:
         found = await memory.recall_scored(question, user_id="vera", min_score=0.2)
 
     assert [getattr(match.item, "content", "") for match in found] == ["We spent two weeks hiking in the Dolomites."]
+
+
+KIM = (
+    ("My name is Kim. I live in Leeds.", (2026, 3, 1)),
+    ("I moved from Leeds to Manchester.", (2026, 6, 1)),
+    ("My card was charged for the May invoice.", (2026, 6, 3)),
+    ("I visited a concert on Saturday.", (2026, 7, 6)),
+    ("I started a pottery class.", (2026, 7, 20)),
+    ("I bought running shoes.", (2026, 8, 4)),
+)
+
+
+async def test_the_name_of_the_user_in_a_question_tells_no_messages_apart(empty: Memory) -> None:
+    await say(empty, *KIM)
+
+    home = await empty.recall_scored("Where does Kim live?", user_id="vera")
+    other = await empty.recall_scored("Was Kim billed two times?", user_id="vera", load=["history", "facts"])
+    july = await empty.recall_scored("What did Kim do in July 2026?", user_id="vera", min_score=0.2)
+    i_in_july = await empty.recall_scored("What did I do in July 2026?", user_id="vera", min_score=0.2)
+    name = await empty.recall_scored("Who is Kim?", user_id="vera")
+
+    def contents(matches: list[Match]) -> list[str]:
+        return [match.item.content for match in matches if isinstance(match.item, Episode)]
+
+    assert contents(home)[0] == "I moved from Leeds to Manchester."
+    assert max(match.score for match in other) < 0.1, "nothing is about it"
+    assert contents(july) == contents(i_in_july)
+    assert {*contents(july)} == {"I visited a concert on Saturday.", "I started a pottery class."}
+    assert contents(name)[0] == "My name is Kim. I live in Leeds."
+
+
+async def test_the_id_of_the_user_in_a_question_tells_no_messages_apart() -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(memory, *KIM[1:], ("I called Vera in May.", (2026, 5, 2)))
+        found = await memory.recall_scored("What did Vera do in July 2026?", user_id="vera", min_score=0.2)
+
+    assert {match.item.content for match in found if isinstance(match.item, Episode)} == {
+        "I visited a concert on Saturday.",
+        "I started a pottery class.",
+    }
+
+
+@pytest.mark.parametrize("min_score", [0.0, 0.05, 0.3, 0.6])
+@pytest.mark.parametrize("question", ["Where do I live?", "What did I do in July 2026?", "Where did I live before?"])
+async def test_a_block_that_leaves_nothing_out_has_all_chunks_that_are_available(
+    empty: Memory, question: str, min_score: float
+) -> None:
+    await say(empty, *KIM)
+
+    block = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=4000)
+    small = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=60)
+
+    assert block.chunks_included == block.chunks_available == len(block.matches)
+    assert small.chunks_available == block.chunks_available

@@ -16,6 +16,7 @@ from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usa
 from aftermind.ranking.languages import language_name
 from aftermind.ranking.tokenizer import language_of
 from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.fact import USER
 
 # statements of people about themselves are shorter; patterns are not linear in a sentence
 MAX_SENTENCE_CHARACTERS = 400
@@ -300,7 +301,7 @@ class _Sentence:
 
     @property
     def _subject(self) -> str:
-        return self._turn.name or "user"
+        return self._turn.name or USER
 
     def _predicate(self, rule: FormRule, groups: dict[str, str | None]) -> str:
         if rule.predicate == "favorite":

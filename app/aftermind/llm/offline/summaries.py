@@ -10,6 +10,7 @@ from aftermind.llm.offline.rule_extractor import Belief, extract_assertions
 from aftermind.llm.protocols import Condensed, Traits, TurnText, Usage
 from aftermind.types import Cardinality, EpisodeId, Json
 from aftermind.types.assertion import Assertion, Operation
+from aftermind.types.fact import USER
 
 _WORDS = re.compile(r"[^\W\d_]{4,}")
 _SENTENCES = 6  # of a summary: about 120 words
@@ -54,7 +55,7 @@ class RuleProfiler:
         evidence: dict[str, tuple[EpisodeId, ...]] = {}
         for turn in spoken:
             speaker = turn.name if schema is None else None
-            known = _beliefs({**current, **values}, turn.name or "user", speaker)
+            known = _beliefs({**current, **values}, turn.name or USER, speaker)
             for claim in await extract_assertions(turn, known):
                 name = predicates.canonical(claim.predicate)
                 if allowed is not None and name not in allowed:

@@ -6,6 +6,7 @@ import orjson
 
 from aftermind.stores.search import FactHit
 from aftermind.types import EpisodeId, FactId
+from aftermind.types.fact import USER
 
 MAX_FACTS = 50  # that share the rarest words with the question: beyond 20 recall@10 is the same
 MAX_FACTS_PER_TERM = 500  # rows of one term that are read, as for episodes
@@ -42,7 +43,7 @@ def fact_hits_cte(*, filtered: bool) -> str:
                 WHERE {_OWNED} AND {_BELIEVED_THEN if filtered else _BELIEVED} LIMIT {MAX_FACTS_PER_TERM}) AS f
             WHERE CAST(:fact_hits AS boolean)
         ), told AS MATERIALIZED (
-            SELECT best.id, places, counts, f.confidence, (
+            SELECT best.id, places, counts, f.confidence, f.subject = '{USER}' AND f.predicate = 'name' AS names_user, (
                 SELECT json_agg(episode_id) FROM aftermind.fact_sources AS s
                 WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = best.id) AS sources
             FROM (
@@ -65,6 +66,7 @@ def parse_hits(sent: str | None, *, terms: int) -> list[FactHit]:
             places=list(having),
             having=list(having.values()),
             confidence=row["confidence"],
+            names_user=row["names_user"],
             sources=[EpisodeId(UUID(each)) for each in row["sources"] or ()],
         )
         found.append(hit)
