@@ -478,12 +478,17 @@ class RoleMissing(WrongRole):
 class NotAllowed(WrongRole):
     """The database role lacks a privilege, or the row belongs to another tenant."""
 
-    def __init__(self, what: str, why: str) -> None:
-        self.what, self.why = what, why
-        super().__init__(
-            f"{what}: {why}. Operations on every tenant (all dead letters, replay plans) need the role "
-            "aftermind_relay: set AFTERMIND_RELAY_URL."
-        )
+    def __init__(
+        self,
+        what: str,
+        why: str,
+        remedy: str = (
+            "Operations on every tenant (all dead letters, replay plans) need the role aftermind_relay: set "
+            "AFTERMIND_RELAY_URL."
+        ),
+    ) -> None:
+        self.what, self.why, self.remedy = what, why, remedy
+        super().__init__(f"{what}: {why}. {remedy}")
 
 
 class KeyRefused(Refused):

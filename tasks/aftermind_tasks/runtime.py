@@ -38,6 +38,9 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
 
 log = get_logger(__name__)
 
+# What a process waits for at its start: a server that starts, or an operator who migrates or corrects the login.
+NOT_READY = (errors.Unavailable, errors.SchemaOutdated, errors.WrongRole)
+
 # published events are marked together; a quarter of the age at which the relay publishes unmarked ones
 MARK_SECONDS = 0.25
 
@@ -232,7 +235,7 @@ async def open_runtime(
     """The runtime of a worker process, from settings; `consumed` are its queues, `concurrency` its threads.
 
     Connects to nothing but the database, whose schema it checks.
-    Raises `InvalidSettings`, `SchemaOutdated`, `StoreUnavailable`.
+    Raises `InvalidSettings`, and one of `NOT_READY` where another attempt may succeed.
     """
     from aftermind.api import address_resolution
     from aftermind.api.wiring import open_backend, open_database
@@ -253,7 +256,11 @@ async def open_runtime(
     secret = settings.database_password_file
     await _settled_schema(partial(migrate.check, url, allow_owner=settings.allow_owner, password_file=secret))
     database = open_database(settings, url, name="aftermind-worker", password_file=secret)
-    await _adopt(database, configured)
+    try:
+        await _adopt(database, configured)
+    except BaseException:  # the worker tries again, with a new runtime
+        await database.close()
+        raise
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
@@ -372,7 +379,7 @@ async def _settled_schema(check: Callable[[], Awaitable[None]]) -> None:
         try:
             await check()
             return
-        except (errors.StoreUnavailable, errors.SchemaOutdated):
+        except (errors.StoreUnavailable, errors.SchemaOutdated, errors.NotAllowed):
             await asyncio.sleep(pause)
     await check()
 

@@ -13,6 +13,7 @@ from celery import Celery, Task
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.wire import queues
+from aftermind_tasks.runtime import NOT_READY
 from aftermind_workers import early_doorbell_strategy, lifecycle, metrics
 
 log = get_logger(__name__)
@@ -36,11 +37,15 @@ def add_task(app: Celery, settings: Settings) -> None:
 
 def answer(settings: Settings, queue: str, bell: str | None) -> None:
     """Wait for the queue's work on this process's loop, which may have begun as the bell came."""
-    worker = lifecycle.current(settings)
     try:
+        worker = lifecycle.current(settings)
         done = worker.loop.wait(early_doorbell_strategy.begun(worker, queue, bell))
     except asyncio.CancelledError:  # the grace time of a shutdown is over; leases were handed back
         log.info("doorbell ended early", extra={"queue": queue})
+        return
+    except NOT_READY as exc:
+        metrics.BELLS.labels(queue=queue, outcome="failed").inc()
+        log.warning("doorbell failed", extra={"queue": queue, "error": str(exc)})
         return
     except Exception:
         # Nothing is lost: what was not done is rung for again. An error must not reach Celery, which would log it

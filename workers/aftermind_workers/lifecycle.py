@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 from celery import Celery, signals
 
-from aftermind import errors
 from aftermind.api import webhook_courier
 from aftermind.ledger.inmemory import job_admin as local_job_admin
 from aftermind.ledger.postgres import job_admin as postgres_job_admin
@@ -26,7 +25,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind
 from aftermind.wire import queues
 from aftermind_tasks import per_tenant_batches
-from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_tasks.runtime import NOT_READY, Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
@@ -164,7 +163,11 @@ def _open(settings: Settings) -> Worker:
     if _named is not None:
         observer.showing = FlowerReporter(_named[0], node=_named[1])
     bells = _named[0].conf.worker_concurrency if _named is not None else None
-    runtime = loop.run(open_runtime(settings, worker=name, consumed=_consumed, concurrency=bells))
+    try:
+        runtime = loop.run(open_runtime(settings, worker=name, consumed=_consumed, concurrency=bells))
+    except BaseException:  # the next attempt has a new loop
+        loop.stop()
+        raise
     runtime.observer = observer
     live_places = _places(int(bells or celery_config.CONCURRENCY[queues.EXTRACT]))
     store_places = Places(max(int(bells or 0), celery_config.CONCURRENCY[queues.STORE]))
@@ -216,12 +219,14 @@ def _on_ready(settings: Settings) -> Any:  # Any: a signal's receiver
 
 
 def _begin(settings: Settings, names: frozenset[str]) -> None:
-    """Open this process's worker, however long its database is down, and start its background services."""
+    """Open this process's worker, however long its database or the schema is missing, and start its background
+    services.
+    """
     while True:
         try:
             worker = current(settings)
             break
-        except (errors.Unavailable, errors.SchemaOutdated) as exc:
+        except NOT_READY as exc:
             log.warning("worker waits", extra={"error": str(exc)})
             time.sleep(OPEN_SECONDS)
     readiness_file.write_ready_file(settings)

@@ -497,6 +497,8 @@ async def _schema(url: str, settings: Settings) -> Finding:
         await migrate.check(url, allow_owner=settings.allow_owner)
     except errors.UnboundRole as exc:
         return Finding(what="role", seen=str(exc), verdict=Verdict.BAD, remedy=ROLE_REMEDY)
+    except errors.NotAllowed as exc:
+        return Finding(what="role", seen=exc.why, verdict=Verdict.BAD, remedy=exc.remedy)
     except errors.Conflict as exc:
         return Finding(what="schema", seen=str(exc), verdict=Verdict.BAD, remedy="Run `aftermind migrate`.")
     return Finding(what="schema", seen="up to date")

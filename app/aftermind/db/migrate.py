@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from aftermind import errors, extras
 from aftermind.db import reembedding_column, row_level_security
 from aftermind.db.engine import password_reader
-from aftermind.db.error_mapping import HEAD, driver_error, translated
+from aftermind.db.error_mapping import HEAD, driver_error, short, translated
 from aftermind.db.primary_connection import connect
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 from aftermind.types import EmbedderIdentity
@@ -45,6 +45,11 @@ _PREPARE = (
     "CREATE EXTENSION IF NOT EXISTS vector",
     f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}",
 )
+_IS_MIGRATED = text(f"SELECT to_regclass('{SCHEMA}.{VERSION_TABLE}') IS NOT NULL")
+_RIGHTS_MISSING = (
+    "Run `aftermind migrate`, which grants the rights to aftermind_app (agents) and aftermind_relay (workers), and "
+    "connect as a member of one of them."
+)
 _NOTE = text("INSERT INTO aftermind.meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO NOTHING")
 
 
@@ -64,7 +69,8 @@ async def apply(
 
     For a table that another transaction locks, it waits little more than a second at a time, because other statements
     queue behind it, and `patience` seconds in total. After that, and if the database does not answer, raises
-    `StoreUnavailable`; completed migrations are kept.
+    `StoreUnavailable`; completed migrations are kept. A new database gets all of them, the roles and the rights in one
+    transaction.
     """
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: connect(url, timeout=10), poolclass=NullPool
@@ -92,7 +98,7 @@ async def check(
     password_file: Path | None = None,
     timeout_seconds: float = 5.0,
 ) -> None:
-    """Raise `SchemaOutdated` where migrations are missing.
+    """Raise `SchemaOutdated` where migrations are missing, `NotAllowed` where the role may not read the schema.
 
     Without `allow_owner` also `UnboundRole`, where row-level security does not bind the role.
 
@@ -112,6 +118,8 @@ async def check(
                 await row_level_security.refuse_unbound(connection, "schema")
         except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as exc:
             raise errors.SchemaOutdated(None, HEAD) from exc
+        except asyncpg.InsufficientPrivilegeError as exc:
+            raise errors.NotAllowed("schema", short(exc), _RIGHTS_MISSING) from exc
         finally:
             await connection.close()
     if found is None or _number(found) < _number(HEAD):
@@ -146,7 +154,10 @@ async def _migrated(
 ) -> str:
     for statement in _PREPARE:
         await connection.execute(text(statement))
-    await connection.commit()
+    # Outside a transaction Alembic commits each migration: one that locks two tables deadlocks with running workers. A
+    # new database has none yet, and those that wait for it must not find tables without rights.
+    if await connection.scalar(_IS_MIGRATED):
+        await connection.commit()
     await connection.run_sync(_upgrade, new.dimension)
     await connection.execute(_NOTE, {"key": reembedding_column.ACTIVE_KEY, "value": new.key})
     await reembedding_column.adopt(connection, wanted)
@@ -165,7 +176,6 @@ def _upgrade(connection: Connection, dimension: int) -> None:
     config.attributes["connection"] = connection
     config.attributes["dimension"] = dimension
     command.upgrade(config, "head")
-    connection.commit()
 
 
 def _number(revision: str) -> int:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from aftermind import errors
-from aftermind.db import migrate, tables
+from aftermind.db import migrate, row_level_security, tables
 from aftermind.db.error_mapping import HEAD
 from aftermind.types import EmbedderIdentity
 from tests.support.servers import Database, Servers, psql_async
@@ -100,6 +100,21 @@ async def test_migrators_at_one_moment_follow_each_other_and_a_later_one_changes
     await migrate.check(empty)
     assert await _dimension(empty) == "32"
     assert await psql_async(empty, "SELECT count(*) FROM aftermind.users") == "1"
+
+
+async def test_the_tables_of_a_first_migration_are_never_seen_without_their_rights(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: object) -> None:
+        raise errors.RoleMissing("aftermind_relay")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(row_level_security, "secure", refuse)
+        with pytest.raises(errors.RoleMissing):
+            await migrate.apply(empty)
+
+    assert await psql_async(empty, "SELECT to_regnamespace('aftermind') IS NULL") == "t"
+    assert await migrate.apply(empty) == HEAD
 
 
 async def test_a_database_beside_tables_of_the_same_names_is_shared(empty: str) -> None:

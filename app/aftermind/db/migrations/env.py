@@ -1,4 +1,4 @@
-"""Run by Alembic: migrates over the connection that `db.migrate` hands in, within one transaction."""
+"""Run by Alembic over the connection of `db.migrate`: in its transaction, or else in one for each migration."""
 
 from alembic import context
 
