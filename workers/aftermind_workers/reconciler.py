@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import run_all, split_shards
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
-from aftermind_tasks.runtime import Runtime, open_runtime
+from aftermind_tasks.runtime import NOT_READY, Runtime, open_runtime
 from aftermind_workers import isolated_background_steps, janitor, metrics, readiness_file
 
 log = get_logger(__name__)
@@ -44,6 +45,7 @@ BELLS_A_TICK = 8  # of one queue: notifies as many workers, and each continues u
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
+OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 SAMPLE_CHECK_SECONDS = 5.0  # between two checks whether the last minute has a sample
 
 
@@ -241,15 +243,31 @@ async def run(
             await cleaning
 
 
+async def _open(settings: Settings) -> Runtime:
+    """Open the store, however long its database or the schema is missing. Raises `InvalidSettings`."""
+    while True:
+        try:
+            return await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
+        except NOT_READY as exc:
+            log.warning("reconciler waits", extra={"error": str(exc)})
+            await asyncio.sleep(OPEN_SECONDS)
+
+
+def _on_stop_signal(callback: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, callback)
+
+
 async def _main() -> None:
     settings = Settings()
     log_format.configure(level=settings.log_level, style=settings.log_format)
-    runtime = await open_runtime(settings, worker=f"{socket.gethostname()}:{os.getpid()}:reconciler")
+    opening = asyncio.create_task(_open(settings), name="open the store")
+    _on_stop_signal(opening.cancel)
+    runtime = await opening
     metrics.serve(settings)
     readiness_file.write_ready_file(runtime.settings)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _on_stop_signal(stop.set)
 
     async def pause(seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -267,4 +285,8 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    try:
+        with contextlib.suppress(asyncio.CancelledError):  # stopped before the store was open
+            asyncio.run(_main())
+    except errors.AftermindError as exc:
+        sys.exit(str(exc))

@@ -72,6 +72,7 @@ async def _examine(settings: Settings) -> list[Finding]:
             *(doctor_checks.replica(url, found.store, settings) for url in found.replicas),
             doctor_checks.redis(found.redis, settings),
             doctor_checks.work(found, settings),
+            doctor_checks.reconciler(found.redis, settings),
             doctor_checks.audit_keys(found, settings),
             doctor_checks.keys(found, settings),
             doctor_checks.vectors(found, settings),

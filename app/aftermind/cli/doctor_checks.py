@@ -25,7 +25,13 @@ from aftermind.api.health import (
 )
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.memory_services import Parts
-from aftermind.api.process_registry import find_mismatches, find_other_settings, fingerprints, list_settings
+from aftermind.api.process_registry import (
+    find_mismatches,
+    find_other_settings,
+    fingerprints,
+    list_processes,
+    list_settings,
+)
 from aftermind.api.wiring import open_parts
 from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves
@@ -386,6 +392,26 @@ async def workers(url: str, settings: Settings) -> list[Finding]:
     finally:
         await link.close()
     return [_sung(queue, wait) for queue, wait in waits.items()]
+
+
+@_reports_failure("reconciler", "See `aftermind jobs processes`.")
+async def reconciler(url: str, settings: Settings) -> list[Finding]:
+    """Whether a process announces itself that does the work of the reconciler: store workers are standby."""
+    link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
+    try:
+        processes = await list_processes(link, link.keys(settings.redis_prefix))
+    finally:
+        await link.close()
+    running = [each for each in processes if not each.is_silent]
+    if any(each.name.startswith("reconciler ") for each in running):
+        return [Finding(what="reconciler", seen="running")]
+    if any(queues.STORE in each.queues for each in running):
+        return [Finding(what="reconciler", seen="a store worker does its work")]
+    remedy = (
+        "Run `aftermind reconciler`: until then jobs that are due later do not start, and lost doorbells and expired "
+        "leases are not noticed. If one runs, its log has what it waits for."
+    )
+    return [Finding(what="reconciler", seen="none is running", verdict=Verdict.WARNING, remedy=remedy)]
 
 
 async def variables() -> list[Finding]:
