@@ -177,7 +177,7 @@ async def extraction_results(
         pause = await parts.find_pause(JobKind.EXTRACT, owner.namespace)
         if pause is None:
             with suppress(errors.Unavailable):  # a replica has answered so far
-                pause = next(iter(await spent_budgets(parts, owner.namespace)), None)
+                pause = next(map(str, await spent_budgets(parts, owner.namespace)), None)
         if pause is not None:
             found = [replace(each, reason=pause) if each.state is ExtractionState.WAITING else each for each in found]
         elif (of_provider := await parts.find_provider_pause(JobKind.EXTRACT)) is not None:

@@ -18,6 +18,7 @@ from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import ModelBudget, Settings
 from aftermind.types import JobKind, JobState, Scope
+from aftermind.types.job import MODEL_KINDS
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
 from aftermind.wire.pending import Pending, PendingBacklog
@@ -299,10 +300,31 @@ async def _models(gate: asyncio.Task[list[ProviderState] | None]) -> str:
     return f"!{'; '.join(pauses)}. Its jobs wait."
 
 
-async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]:
-    """Namespaces that have used their model budget of today, as far as the role can see, or this one: a sentence each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentBudget:
+    """A namespace that has reached a limit of its model budget of today (UTC). `tokens` are without embeddings."""
 
-    Their jobs of models wait until the next day (UTC). Raises `StoreUnavailable`.
+    namespace: str
+    budget: ModelBudget
+    tokens: int
+    cost_usd: float
+
+    def holds(self, kind: JobKind) -> bool:
+        """Whether jobs of this kind wait for it. Embeddings are in the budget of dollars alone."""
+        tokens = 0 if kind is JobKind.EMBED else self.tokens
+        return kind in MODEL_KINDS and self.budget.reached_limit(tokens=tokens, usd=self.cost_usd) is not None
+
+    def __str__(self) -> str:
+        tokens, usd = self.budget.tokens_per_day, self.budget.usd_per_day
+        of_tokens = f"{self.tokens:,} of {tokens:,} tokens" if tokens else ""
+        used = ", ".join(filter(None, (of_tokens, f"${self.cost_usd:,.2f} of ${usd:,.2f}" if usd else "")))
+        return f"{self.namespace} has used its budget of today ({used}); its jobs of models wait"
+
+
+async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[SpentBudget]:
+    """Namespaces that have used their model budget of today, as far as the role can see, or this one.
+
+    Raises `StoreUnavailable`.
     """
     if not parts.settings.has_budgets:
         return []
@@ -312,17 +334,10 @@ async def spent_budgets(parts: Parts, namespace: str | None = None) -> list[str]
             tokens[row.namespace] += 0 if row.kind is JobKind.EMBED else row.tokens_in + row.tokens_out
             spent[row.namespace] += row.cost_usd
     return [
-        f"{name} has used its budget of today ({_used(budget, tokens[name], spent[name])}); its jobs of models wait"
+        SpentBudget(namespace=name, budget=budget, tokens=tokens[name], cost_usd=spent[name])
         for name in sorted(tokens)
         if (budget := parts.settings.budget_for(name)).reached_limit(tokens=tokens[name], usd=spent[name])
     ]
-
-
-def _used(budget: ModelBudget, tokens: int, usd: float) -> str:
-    of_tokens = f"{tokens:,} of {budget.tokens_per_day:,} tokens" if budget.tokens_per_day else ""
-    return ", ".join(
-        filter(None, (of_tokens, f"${usd:,.2f} of ${budget.usd_per_day:,.2f}" if budget.usd_per_day else ""))
-    )
 
 
 async def _budgets(parts: Parts) -> str:

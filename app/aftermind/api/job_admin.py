@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from uuid import UUID, uuid4
 
 from aftermind import errors
@@ -245,6 +245,7 @@ class JobAdmin:
         """Why workers do not claim jobs of these, or hand them back, by id: a pause of an operator or a provider, or a
         budget that is used up.
 
+        A job whose next attempt is after the end of the pause, or of the budget's day, has none: it waits for its time.
         Of several databases, that of the namespace is asked.
         """
         waiting = [job for job in jobs if job.state in WAITING_STATES]
@@ -254,20 +255,18 @@ class JobAdmin:
         now, reasons = datetime.now(UTC), {}
         for job in waiting:
             reason = _describe_pause(pauses, job.kind, job.scope.namespace)
-            if reason is None and job.run_at <= now:
-                reason = self._describe_provider_pause(job.kind, states)
+            pause = find_provider_pause(job.kind, self._parts.settings, states)
+            if reason is None and pause is not None and job.run_at <= now + timedelta(seconds=pause.wait_seconds):
+                reason = _describe_provider_pause(pause)
             if reason is not None:
                 reasons[job.id] = reason
-        left = [job for job in waiting if job.id not in reasons and self._is_budgeted(job)]
-        for space in {job.scope.namespace for job in left}:
+        tomorrow = datetime.combine(now + timedelta(days=1), time.min, UTC)
+        left = [job for job in waiting if job.id not in reasons and job.run_at < tomorrow]
+        for space in {job.scope.namespace for job in left if job.kind in MODEL_KINDS}:
             for spent in await spent_budgets(self._parts, space):
-                reasons |= {job.id: f"{spent} until 00:00 UTC" for job in left if job.scope.namespace == space}
+                held = [job for job in left if job.scope.namespace == space and spent.holds(job.kind)]
+                reasons |= {job.id: f"{spent} until 00:00 UTC" for job in held}
         return reasons
-
-    def _is_budgeted(self, job: Job) -> bool:
-        """Whether a budget that is used up holds it. Embeddings are not in a budget of tokens."""
-        has_tokens = self._parts.settings.budget_for(job.scope.namespace).tokens_per_day > 0
-        return job.kind in MODEL_KINDS and not (job.kind is JobKind.EMBED and has_tokens)
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):
@@ -280,14 +279,11 @@ class JobAdmin:
                 continue
             detail = _describe_pause(pauses, step.name, space)
             if detail is None:  # its next attempt may be later than the end of the pause
-                parts = (step.detail, self._describe_provider_pause(step.name, states))
+                pause = find_provider_pause(step.name, self._parts.settings, states)
+                parts = (step.detail, pause and _describe_provider_pause(pause))
                 detail = "; ".join(part for part in parts if part) or None
             steps[place] = replace(step, detail=detail)
         return replace(found, steps=tuple(steps))
-
-    def _describe_provider_pause(self, kind: str, states: Sequence[ProviderState]) -> str | None:
-        found = find_provider_pause(kind, self._parts.settings, states)
-        return None if found is None else f"{found.provider} is {found.pause}"
 
     async def _job_timeline(self, job_id: JobId, namespace: str | None) -> Timeline | None:
         async with self._reading(namespace) as tx:
@@ -361,6 +357,10 @@ def _kind(given: JobKind | str | None) -> JobKind | None:
         return JobKind(given)
     except ValueError as exc:
         raise errors.InvalidFilter("kind", given, f"one of {', '.join(JobKind)}.") from exc
+
+
+def _describe_provider_pause(state: ProviderState) -> str:
+    return f"{state.provider} is {state.pause}"
 
 
 def _describe_pause(pauses: Sequence[JobPause], kind: str, namespace: str) -> str | None:

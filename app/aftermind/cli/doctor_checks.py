@@ -320,7 +320,8 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     limits = "AFTERMIND_NAMESPACE_TOKENS_PER_DAY, AFTERMIND_NAMESPACE_USD_PER_DAY or AFTERMIND_NAMESPACE_BUDGETS"
     remedy = f"They continue at 00:00 UTC, or with a larger limit: {limits}."
     findings += [
-        Finding(what="budget", seen=each, verdict=Verdict.WARNING, remedy=remedy) for each in await spent_budgets(parts)
+        Finding(what="budget", seen=str(each), verdict=Verdict.WARNING, remedy=remedy)
+        for each in await spent_budgets(parts)
     ]
     findings += [
         Finding(what=f"provider {each.provider}", seen=_paused(each), verdict=Verdict.BAD, remedy=each.remedy or "")

@@ -1,8 +1,13 @@
 """A provider that refuses our key is said loudly: nothing else shows why its jobs wait."""
 
+import asyncio
+import os
+import re
 from pathlib import Path
 
-from aftermind import errors
+import pytest
+
+from aftermind import JobFilter, JobKind, errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
@@ -11,6 +16,7 @@ from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
+from tests.support.fork_server import run_module
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, psql_async
 
@@ -117,3 +123,66 @@ async def test_doctor_names_the_key_that_is_missing_and_counts_jobs_that_wait_fo
     assert [(each.what, each.seen) for each in work if each.what == "extract jobs"] == [
         ("extract jobs", "1 scheduled for later")
     ]
+
+
+RETRYING_JOB = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at, attempts, error)
+    VALUES (gen_random_uuid(), 'default', 'u', '{kind}', 'retrying', gen_random_uuid()::text,
+            now() + interval '{later}', 1, 'openai: no answer in time')
+"""
+
+
+async def test_a_job_that_is_due_during_a_pause_has_it_as_its_reason_and_a_later_one_its_error(
+    database: Database, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause is 60 s long."""
+    for name, value in {
+        "DATABASE_URL": database.app_url,
+        "RELAY_URL": database.relay_url,
+        "BROKER_URL": redis_url,
+        "STATE_DIR": str(tmp_path),
+        "EXTRACTOR": "openai:gpt-5-mini",
+    }.items():
+        monkeypatch.setenv(f"AFTERMIND_{name}", value)
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    await _refuse(redis_url)
+    for kind, later in (("extract", "10 s"), ("summarise", "1 hour")):
+        await psql_async(database.url, RETRYING_JOB.format(kind=kind, later=later))
+    async with Memory(settings=Settings()) as memory:
+        jobs = {job.kind: job for job in await memory.job_admin.list(JobFilter())}
+        reasons = await memory.job_admin.hold_reasons(list(jobs.values()), namespace="default")
+
+    command = ["aftermind.cli", "jobs", "list", "--wide"]
+    listed = (await asyncio.to_thread(run_module, command, env=dict(os.environ))).stdout
+    [paused] = [line for line in listed.splitlines() if "extract" in line]
+    [in_backoff] = [line for line in listed.splitlines() if "summarise" in line]
+
+    assert list(reasons) == [jobs[JobKind.EXTRACT].id]
+    assert re.match(r"openai is paused for \d+ s: ", reasons[jobs[JobKind.EXTRACT].id])
+    assert "openai is paused for" in paused
+    assert "no answer in time" in in_backoff
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usd", "held"),
+    [(100, 0.0, {JobKind.EXTRACT}), (0, 2.0, {JobKind.EXTRACT, JobKind.EMBED})],
+)
+async def test_a_spent_budget_holds_what_it_counts_until_its_day_ends(
+    database: Database, redis_url: str, tmp_path: Path, tokens: int, usd: float, held: set[JobKind]
+) -> None:
+    """Of dollars also embeddings; a job whose next attempt is on a later day waits for its time."""
+    budgets = {"default": {"tokens_per_day": 50, "usd_per_day": 1}}
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules", namespace_budgets=budgets)
+    spent = f"""
+        INSERT INTO aftermind.spending (namespace, user_id, day, kind, model, tokens_in, cost_usd)
+        VALUES ('default', 'u', CAST(now() AT TIME ZONE 'UTC' AS date), 'extract', 'm', {tokens}, {usd})
+    """
+    jobs_of = [("extract", "0 s"), ("embed", "0 s"), ("forget", "0 s"), ("summarise", "2 days")]
+    await psql_async(database.url, spent, *(RETRYING_JOB.format(kind=kind, later=later) for kind, later in jobs_of))
+    async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
+        jobs = await memory.job_admin.list(JobFilter(namespace="default"))
+        reasons = await memory.job_admin.hold_reasons(jobs, namespace="default")
+
+    assert len(jobs) == 4
+    assert {job.kind for job in jobs if job.id in reasons} == held
+    assert all(reason.endswith("wait until 00:00 UTC") for reason in reasons.values())
