@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -35,6 +35,7 @@ from aftermind.api.process_registry import (
 from aftermind.api.wiring import open_parts
 from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves
+from aftermind.db.audit.log import Ends
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
@@ -55,6 +56,7 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
+NAMED_TRAILS = 3  # in one finding: a restore shortens the trails of all tenants
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 
 
@@ -548,13 +550,16 @@ async def _isolation(url: str, settings: Settings) -> list[Finding]:
 
 @_reports_failure("audit keys", "See `aftermind audit verify`.")
 async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
-    """Whether every process writes audit trails with a key that this one has too."""
+    """Whether every process writes audit trails with a key that this one has too, and whether a trail is shorter than
+    its copy outside the database.
+    """
     parts = open_parts(found, settings)
     try:
         if parts.trail is None:
             return []
+        ends = [await each.read_ends() for each in parts.trail.witnesses]  # first: processes add entries to the heads
         async with parts.operations.transaction(read_only=True) as tx:
-            used = await parts.trail.used_keys(tx)
+            used, heads = await parts.trail.used_keys(tx), await parts.trail.heads(tx)
         if not used:
             return [Finding(what="audit keys", seen="no trail yet")]
         missing = {name: key for name, key in used.items() if key not in parts.trail.keys.named()}
@@ -565,7 +570,8 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
             )
             return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
         trails = "1 trail was" if len(used) == 1 else f"{len(used):,} trails were"
-        return [Finding(what="audit keys", seen=f"{trails} last written with a key of this process")]
+        known = Finding(what="audit keys", seen=f"{trails} last written with a key of this process")
+        return [known, *_shortened_trails(heads, ends)]
     finally:
         await parts.close()
 
@@ -630,6 +636,20 @@ async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
         )
         findings.append(Finding(what="vectors", seen=said, verdict=Verdict.WARNING, remedy=remedy))
     return findings
+
+
+def _shortened_trails(heads: Mapping[str, int], ends: Sequence[Ends]) -> list[Finding]:
+    furthest = {name: max((max(each.get(name) or [0]) for each in ends), default=0) for name in heads}
+    shorter = [name for name, seq in sorted(heads.items()) if furthest[name] > seq]
+    if not shorter:
+        return []
+    named = ", ".join(f"{name} ends at {heads[name]} instead of {furthest[name]}" for name in shorter[:NAMED_TRAILS])
+    more = f", and {len(shorter) - NAMED_TRAILS:,} others" if len(shorter) > NAMED_TRAILS else ""
+    remedy = (
+        "After the restore of an older copy this is expected; otherwise entries were deleted. Run `aftermind audit "
+        "verify` and keep its output."
+    )
+    return [Finding(what="audit trail", seen=named + more, verdict=Verdict.WARNING, remedy=remedy)]
 
 
 async def _redis_user(link: RedisLink) -> list[Finding]:

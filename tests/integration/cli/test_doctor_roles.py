@@ -144,6 +144,45 @@ async def test_a_trail_that_another_process_writes_with_another_key_is_bad(
     assert "default" in seen.seen
 
 
+async def test_a_trail_that_is_older_than_its_end_outside_the_database_is_reported(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """As after the restore of an older copy: the head of that time, with its good seal, and its entries."""
+    settings = settings_of(database, database.app_url, redis_url, tmp_path)
+    columns = "seq, mac, pruned_to, pruned_mac, key_id, seal"
+    async with Memory(settings=settings) as memory:
+        await memory.audit.record("read", user_id="alice")
+        await psql_async(database.admin_url, f"CREATE TABLE public.old AS SELECT {columns} FROM aftermind.audit_heads")
+        for _ in range(2):
+            await memory.audit.record("read", user_id="alice")
+        before = await found(settings, "audit trail")
+        await psql_async(
+            database.admin_url,
+            "DELETE FROM aftermind.audit_log WHERE seq > 1",
+            f"UPDATE aftermind.audit_heads SET ({columns}) = (SELECT {columns} FROM public.old)",
+            "DROP TABLE public.old",
+        )
+        [after] = await found(settings, "audit trail")
+        [report] = await memory.audit.verify()
+        for _ in range(3):
+            await memory.audit.record("read", user_id="alice")
+        [later] = await memory.audit.verify()
+        of_longer = await found(settings, "audit trail")
+        for witness in memory.audit._trail.witnesses:  # as the janitor does
+            await witness.prune({"default": later.last})
+        [last] = await memory.audit.verify()
+
+    assert before == of_longer == []
+    assert after.verdict is Verdict.WARNING
+    assert after.seen == "default ends at 1 instead of 3"
+    assert "`aftermind audit verify`" in after.remedy
+    assert all("the newest entries were cut off" in fault.what for fault in report.faults)
+    assert len(report.faults) == len(report.witnesses) == 2
+    assert {fault.seq for fault in later.faults} == {2, 3}
+    assert {fault.what for fault in later.faults} == {"it is not the one that Redis has"}
+    assert last.is_whole
+
+
 async def test_processes_with_different_keys_are_bad(database: Database, redis_url: str, tmp_path: Path) -> None:
     mine = settings_of(database, database.relay_url, redis_url, tmp_path)
     keys = {"webhook_key": SecretStr(NEW), "encryption_key": SecretStr("a master key of sixteen")}
