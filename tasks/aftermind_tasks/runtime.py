@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does with
 
 log = get_logger(__name__)
 
-# What a process waits for at its start: a server that starts, or an operator who migrates or corrects the login.
+# What a process waits for at its start: a server, or an operator's migration or correction of the login.
 NOT_READY = (errors.Unavailable, errors.SchemaOutdated, errors.WrongRole)
 
 # published events are marked together; a quarter of the age at which the relay publishes unmarked ones

@@ -132,7 +132,7 @@ def _find_held_remedy(what: str, args: Sequence[object]) -> str | None:
 
 
 def _first_remedy(exc: Exception, what: str) -> str | None:
-    """What to correct before the check can say anything: a component with a check of its own."""
+    """What to correct before this check can report anything: a component that has another check."""
     if isinstance(exc, errors.RedisUnavailable) and what != "Redis":
         return "Correct Redis first."
     if isinstance(exc, errors.StoreUnavailable) and what not in ("Postgres", "replica"):

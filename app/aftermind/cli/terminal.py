@@ -292,7 +292,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:  # Any: a coroutine's send and yield
 def _ignore_cancelled_connects(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: as asyncio's
     """Report errors that no task has retrieved, except asyncpg's for a connection that a deadline has cancelled.
 
-    It sets an exception on a future of its own, which nothing awaits any more.
+    It sets an exception on its future, which nothing awaits any more.
     """
     if not (isinstance(context.get("exception"), ConnectionError) and "connection_lost" in str(context["exception"])):
         loop.default_exception_handler(context)

@@ -47,7 +47,7 @@ class Question:
         return cls(text=text, terms=found, words=words, language=language, capitalised=capitals)
 
     def naming_user(self, names: Iterable[str]) -> "Question":
-        """The question where these terms name the user: all turns are about them, so the names tell none apart.
+        """The question where these terms name the user: all turns are about the user, so the names decide nothing.
 
         One that asks for nothing but a name keeps it.
         """
