@@ -96,7 +96,8 @@ class Memory:
     vector index (`qdrant://…`, `chroma:./folder`, or your own object); workers get it by `AFTERMIND_INDEX_URL`.
     `broker` and `redis` are URLs, each the default of the other if possible (a store of several processes without
     Postgres takes `broker` alone, and leaves jobs to its Celery workers); `replicas` are streaming replicas of the
-    store. `embedder` and `extractor` replace those of the settings. `save` and `load` select history, facts, summary
+    store. `embedder` and `extractor` replace those of the settings; a store whose jobs run in Celery workers takes no
+    `extractor`. `save` and `load` select history, facts, summary
     and profile for storing and recall if a call names none; `load` follows `save`. `metrics` is a registry of
     `prometheus_client` for recalls and turns; None: no metrics. Constructing connects nothing, and raises
     `InvalidSettings` for an invalid configuration.

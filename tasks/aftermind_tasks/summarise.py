@@ -55,7 +55,7 @@ async def _read_input(runtime: Runtime, lease: Lease) -> SummaryInput:
         anew = False
         if before is not None:
             size = await store.session_size(tx, scope.owner, scope.session_id, up_to=before.covers_to)
-            anew = size != before.turns
+            anew = size != before.messages
         after = followup_jobs.BEFORE_ALL if before is None or anew else before.covers_to
         found = await store.session_span(
             tx, scope.owner, scope.session_id, after_position=after, limit=MAX_EPISODES + 1
@@ -88,7 +88,7 @@ async def _ask(
         "text": text,
         "covers_to": seen.episodes[-1].position,
         "last_message_at": latest_message_at(base, (each.occurred_at for each in seen.episodes)).isoformat(),
-        "turns": (base.turns if base else 0) + len(seen.episodes),
+        "messages": (base.messages if base else 0) + len(seen.episodes),
         "over": seen.before.version if seen.before else 0,
         "is_more": seen.is_more,
     }
@@ -137,7 +137,7 @@ def _summary(runtime: Runtime, lease: Lease, answer: Mapping[str, Any]) -> Summa
         scope=replace(lease.job.scope, agent_id=None),
         text=answer["text"],
         covers_to=answer["covers_to"],
-        turns=answer["turns"],
+        messages=answer["messages"],
         updated_at=runtime.clock.utc_now(),
         last_message_at=datetime.fromisoformat(answer["last_message_at"]) if "last_message_at" in answer else None,
         summariser=runtime.summariser.name if runtime.summariser else "unknown",

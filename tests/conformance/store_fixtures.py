@@ -148,7 +148,7 @@ def vector(seed: int) -> Vector:
 def summary(text: str, *, session: str | None = "s1", covers_to: int = 10, at: datetime = NOW) -> Summary:
     """A summary of a session of alice's."""
     scope = Scope(user_id="alice", session_id=session)
-    return Summary(scope=scope, text=text, covers_to=covers_to, turns=3, updated_at=at, summariser="test")
+    return Summary(scope=scope, text=text, covers_to=covers_to, messages=3, updated_at=at, summariser="test")
 
 
 def fields(episode: Episode) -> dict[str, object]:

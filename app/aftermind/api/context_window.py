@@ -198,7 +198,7 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
     async def read(tx: Transaction) -> tuple[Summary | None, list[Episode], int]:
         stored = await store.summary(tx, owner, session)
         size = 0 if stored is None else await store.session_size(tx, owner, session, up_to=stored.covers_to)
-        base = stored if stored is not None and size == stored.turns else None  # else some arrived late: begin again
+        base = stored if stored is not None and size == stored.messages else None  # else some arrived late: begin again
         after = BEFORE_ALL if base is None else base.covers_to
         found = await store.session_span(
             tx, owner, session, after_position=after, limit=conversation_history.MAX_EPISODES
@@ -222,7 +222,7 @@ async def _summarised(parts: Parts, scope: Scope, summarise: Summarise, *, befor
         scope=replace(scope, agent_id=None),
         text=text,
         covers_to=uncovered[-1].position,
-        turns=(0 if base is None else base.turns) + len(uncovered),
+        messages=(0 if base is None else base.messages) + len(uncovered),
         updated_at=datetime.now(UTC),
         last_message_at=latest_message_at(base, (each.occurred_at for each in uncovered)),
         summariser=f"own:{getattr(summarise, '__qualname__', type(summarise).__qualname__)}",

@@ -161,8 +161,12 @@ def open_parts(
     open_work: OpenWork | None = None,
 ) -> Parts:
     """The parts of a memory. `open_work` makes what a Celery worker does in place of running the jobs of a store
-    itself. Raises `InvalidSettings`.
+    itself. Raises `InvalidSettings`, also for an `extractor` of a store whose jobs run in workers.
     """
+    has_workers = not where.is_in_process or (where.broker is not None and open_work is None)
+    if has_workers and extractor not in (None, settings.extractor):
+        why = "the jobs of this store run in Celery workers, which would ignore it. Set AFTERMIND_EXTRACTOR for them."
+        raise errors.InvalidSettings("extractor", getattr(extractor, "name", extractor), why)
     named = {
         name: given for name, given in (("embedder", embedder), ("extractor", extractor)) if isinstance(given, str)
     }

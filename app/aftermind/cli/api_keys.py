@@ -79,13 +79,15 @@ def revoke(
 
 
 def _table(found: list[ApiKey]) -> Table:
-    shown = terminal.make_table("id", "name", "rights", "created", "expires", "state", flexible="name")
+    shown = terminal.make_table("id", "created", "expires", "state", "name: rights", flexible="name: rights")
     for key in found:
         until = terminal.when(key.expires_at) if key.expires_at else "-"
         state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"
         if key.revoked_at is not None:
             state = f"[red]revoked {terminal.when(key.revoked_at)}[/]"
-        shown.add_row(key.id, terminal.one_line(key.name), _may(key), terminal.when(key.created_at), until, state)
+        shown.add_row(
+            key.id, terminal.when(key.created_at), until, state, terminal.one_line(f"{key.name}: {_may(key)}")
+        )
     return shown
 
 

@@ -281,7 +281,7 @@ SUMMARIES = Table(
     Column("session_id", Text(collation="C"), primary_key=True, server_default=text("''")),
     Column("text", Text, nullable=False),
     Column("covers_to", BigInteger, nullable=False),
-    Column("turns", Integer, nullable=False),
+    Column("messages", Integer, nullable=False),
     _time("updated_at", nullable=False),
     Column("summariser", Text, nullable=False),
     Column("version", Integer, nullable=False),

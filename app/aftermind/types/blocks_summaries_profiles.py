@@ -25,21 +25,21 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A condensed session. It covers the session's episodes up to position `covers_to`, `turns` of them, of which the
-    latest occurred at `last_message_at`.
+    """A condensed session. It covers the session's episodes up to position `covers_to`, which are `messages`
+    in number; the latest occurred at `last_message_at`.
     """
 
     scope: Scope
     text: str
     covers_to: int
-    turns: int
+    messages: int
     updated_at: datetime
     summariser: str
     version: int = 1
     last_message_at: datetime | None = None
 
     def __repr__(self) -> str:
-        return f"<Summary of {self.turns} turns: {shorten(self.text)!r}>"
+        return f"<Summary of {self.messages} messages: {shorten(self.text)!r}>"
 
 
 def latest_message_at(before: Summary | None, occurred: Iterable[datetime]) -> datetime:

@@ -297,11 +297,11 @@ class BlockOut(Shape):
 
 
 class SummaryOut(Shape):
-    """A condensed session."""
+    """A condensed session: `messages` in number, up to position `covers_to`."""
 
     session_id: str | None
     text: str
-    turns: int
+    messages: int
     covers_to: int
     updated_at: datetime
     summariser: str

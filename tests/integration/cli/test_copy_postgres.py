@@ -133,7 +133,7 @@ async def write_documents(url: str) -> None:
                 scope=Scope(user_id="alice", session_id="s1"),
                 text=text,
                 covers_to=first.position,
-                turns=1,
+                messages=1,
                 updated_at=NOW,
                 summariser="test",
                 version=0,

@@ -29,7 +29,7 @@ async def test_a_session_that_has_gone_quiet_is_summarised(opened: Opened, provi
         summary = await learnt.memory.summary(user_id=user, session_id="s1")
 
     assert summary is not None
-    assert (summary.text, summary.turns, summary.version) == ("They counted.", 3, 1)
+    assert (summary.text, summary.messages, summary.version) == ("They counted.", 3, 1)
     assert summary.summariser == "openai:scripted:1"
 
 
@@ -53,7 +53,7 @@ async def test_a_long_session_is_summarised_as_it_grows_each_episode_once(
         summary = await learnt.memory.summary(user_id=user, session_id="s1")
 
     assert summary is not None
-    assert summary.turns == 24
+    assert summary.messages == 24
     assert provider.calls.by_kind["AnsweredSummary"] == 2, "at ten messages and more, not for each burst"
     told = [text for shown in provider.calls.told["AnsweredSummary"] for text in shown]
     assert told == [f"Message number {number}." for number in range(24)]
@@ -75,7 +75,7 @@ async def test_a_summary_has_what_came_late_behind_its_place(
         summary = await learnt.memory.summary(user_id=user, session_id="s1")
 
     assert summary is not None
-    assert summary.turns == 5
+    assert summary.messages == 5
     assert summary.covers_to > before.covers_to
 
 
@@ -194,7 +194,7 @@ async def test_what_drew_on_forgotten_turns_is_made_anew_from_the_rest(
 
     assert gone is None, "it is gone at once"
     assert summary is not None
-    assert (summary.text, summary.turns) == ("Without it.", 2)
+    assert (summary.text, summary.messages) == ("Without it.", 2)
     assert not any("4711" in text for shown in provider.calls.shown for text in shown)
     assert profile is not None
     assert profile.traits["turns_seen"].value == 2
@@ -217,7 +217,7 @@ async def test_a_summary_on_its_way_for_something_forgotten_writes_nothing(
 
     assert provider.calls.told["AnsweredSummary"] == [["My PIN is 4711.", "I like tea."], ["I like tea."]]
     assert summary is not None
-    assert (summary.turns, summary.version) == (1, 1)
+    assert (summary.messages, summary.version) == (1, 1)
 
 
 async def _trait(learnt: Learning, user: str, name: str, value: str) -> None:

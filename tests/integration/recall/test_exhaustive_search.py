@@ -157,7 +157,7 @@ async def _learn(database: Database, facts: Sequence[Fact], episodes: Sequence[E
                 scope=replace(ALICE, session_id=session),
                 text=f"of {session}",
                 covers_to=1,
-                turns=1,
+                messages=1,
                 updated_at=START,
                 summariser="x",
             )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aftermind import JobFilter, Memory, Message, errors
+from aftermind import JobFilter, Memory, Message, Settings, errors
 from aftermind.llm.protocols import Vectors
 
 
@@ -99,3 +99,26 @@ async def test_vectors_of_an_own_embedder_are_compared_with_the_former_ones(tmp_
         compared = await memory.reembedding.compare(questions=["bees"], user_id="ann")
 
     assert [each.overlap for each in compared] == [1.0]
+
+
+class NoExtractor:
+    name, version = "none", "1"
+
+    async def extract(self, request: object) -> None:
+        """Nothing is called in this test."""
+
+
+@pytest.mark.parametrize(
+    ("store", "extractor"),
+    [
+        ("postgresql://localhost/memory", NoExtractor()),
+        ("postgresql://localhost/memory", "rules"),
+        ("sqlite:./bot.db", NoExtractor()),
+    ],
+)
+def test_an_extractor_that_workers_would_ignore_is_refused(store: str, extractor: Any, tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, extractor="off")
+    with pytest.raises(errors.InvalidSettings, match=r"extractor='?(none|rules).*Set AFTERMIND_EXTRACTOR"):
+        Memory(store, broker="redis://localhost", extractor=extractor, settings=settings)
+
+    Memory(store, broker="redis://localhost", extractor="off", settings=settings)  # as workers have it

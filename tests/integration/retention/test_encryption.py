@@ -134,7 +134,7 @@ async def _write_twice(learnt: Learning, user: str, database: Database, table: s
                 block = Block(scope=owner, name="human", content=text, version=1, updated_at=now)
                 await learnt.store.put_block(tx, block, expected_version=None)
             elif table == "summaries":
-                given = Summary(scope=owner, text=text, covers_to=1, turns=1, updated_at=now, summariser="t")
+                given = Summary(scope=owner, text=text, covers_to=1, messages=1, updated_at=now, summariser="t")
                 await learnt.store.put_summary(tx, given)
             else:
                 await learnt.store.merge_profile(tx, owner, {"home": Trait(value=text)}, at=now)

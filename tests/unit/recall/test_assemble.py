@@ -240,7 +240,7 @@ def test_blocks_profile_and_summary_are_shown_with_all_short_matches() -> None:
         blocks=[Block(scope=SCOPE, name="human", content="likes tea. " * 200, version=1, updated_at=MARCH)],
         profile=Profile(scope=SCOPE, traits={"tone": Trait(value="friendly", updated_at=MARCH)}, version=1),
         summary=Summary(
-            scope=SCOPE, text="They talked about tea.", covers_to=1, turns=2, updated_at=MARCH, summariser="rules"
+            scope=SCOPE, text="They talked about tea.", covers_to=1, messages=2, updated_at=MARCH, summariser="rules"
         ),
     )
 
@@ -333,7 +333,7 @@ def test_the_answer_in_the_middle_of_a_long_text_is_shown_in_300_tokens() -> Non
 
 def test_a_summary_that_has_nothing_of_the_question_leaves_its_tokens_to_the_answer() -> None:
     summary = Summary(
-        scope=SCOPE, text="They talked about tea. " * 30, covers_to=1, turns=2, updated_at=MARCH, summariser="rules"
+        scope=SCOPE, text="They talked about tea. " * 30, covers_to=1, messages=2, updated_at=MARCH, summariser="rules"
     )
 
     block = made(["We moved to Oslo last summer."], budget=60, briefing=Briefing(summary=summary))

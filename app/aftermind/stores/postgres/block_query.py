@@ -93,7 +93,7 @@ def parts(facts: str, *, only: str = "true") -> str:
             SELECT name, content, description, version, updated_at FROM aftermind.blocks
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')) AS block) END AS blocks,
         CASE WHEN CAST(:summary AS boolean) AND {only} THEN (SELECT row_to_json(summary)::text FROM (
-            SELECT session_id, text, covers_to, turns, updated_at, summariser, version, last_message_at
+            SELECT session_id, text, covers_to, messages, updated_at, summariser, version, last_message_at
             FROM aftermind.summaries
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
             ORDER BY session_id = CAST(:asking AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
@@ -255,7 +255,7 @@ def _summary(scopes: _Scopes, row: Json) -> Summary:
         scope=scopes.of(row),
         text=row["text"],
         covers_to=row["covers_to"],
-        turns=row["turns"],
+        messages=row["messages"],
         updated_at=datetime.fromisoformat(row["updated_at"]),
         summariser=row["summariser"],
         version=row["version"],

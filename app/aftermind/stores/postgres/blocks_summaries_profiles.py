@@ -37,11 +37,11 @@ _EDIT_BLOCK = text(
 )
 _PUT_SUMMARY = text(
     """
-    INSERT INTO aftermind.summaries AS there (namespace, user_id, session_id, text, covers_to, turns, updated_at,
+    INSERT INTO aftermind.summaries AS there (namespace, user_id, session_id, text, covers_to, messages, updated_at,
                                               summariser, version, last_message_at)
-    VALUES (:namespace, :user, :session, :text, :covers_to, :turns, :at, :summariser, 1, :last_message_at)
+    VALUES (:namespace, :user, :session, :text, :covers_to, :messages, :at, :summariser, 1, :last_message_at)
     ON CONFLICT (namespace, user_id, session_id) DO UPDATE
-    SET text = excluded.text, covers_to = excluded.covers_to, turns = excluded.turns,
+    SET text = excluded.text, covers_to = excluded.covers_to, messages = excluded.messages,
         updated_at = excluded.updated_at, summariser = excluded.summariser, version = there.version + 1,
         last_message_at = excluded.last_message_at
     WHERE excluded.covers_to >= there.covers_to OR there.version = CAST(:over AS int)
@@ -135,7 +135,7 @@ async def put_summary(tx: Transaction, given: Summary, *, over: int | None) -> b
         session=given.scope.session_id or "",
         text=given.text,
         covers_to=given.covers_to,
-        turns=given.turns,
+        messages=given.messages,
         at=given.updated_at,
         summariser=given.summariser,
         last_message_at=given.last_message_at,

@@ -269,7 +269,7 @@ async def _document_rows(
                 {
                     **{
                         name: getattr(each, name)
-                        for name in ("covers_to", "turns", "updated_at", "summariser", "version", "last_message_at")
+                        for name in ("covers_to", "messages", "updated_at", "summariser", "version", "last_message_at")
                     },
                     "session_id": each.scope.session_id or "",
                     "text": column.sealed(

@@ -80,7 +80,7 @@ def to_summary(owner: Scope, row: Row[Any]) -> Summary:  # Any: a row of `summar
         scope=Scope(namespace=owner.namespace, user_id=owner.user_id, session_id=row.session_id or None),
         text=row.text,
         covers_to=row.covers_to,
-        turns=row.turns,
+        messages=row.messages,
         updated_at=row.updated_at,
         summariser=row.summariser,
         version=row.version,

@@ -351,7 +351,7 @@ CREATE TABLE aftermind.summaries (
     session_id text COLLATE "C" NOT NULL DEFAULT '',
     text text NOT NULL,
     covers_to bigint NOT NULL,
-    turns integer NOT NULL,
+    messages integer NOT NULL,
     updated_at timestamptz NOT NULL,
     summariser text NOT NULL,
     version integer NOT NULL,
