@@ -114,8 +114,9 @@ async def test_a_sealed_text_in_another_rows_place_does_not_open(
 async def test_one_bit_that_is_changed_is_noticed(learnt: Learning, user: str, database: Database) -> None:
     await learnt.memory.encryption.encrypt(spread_seconds=SOON)
     await learnt.memory.blocks.set("human", "Alice.", user_id=user)
-    await psql_async(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'A' from 30) || ''")
-    await psql_async(database.url, "UPDATE aftermind.blocks SET content = overlay(content placing 'B' from 31) || ''")
+    sealed = await psql_async(database.url, "SELECT content FROM aftermind.blocks")
+    changed = f"{sealed[:29]}{'B' if sealed[29] == 'A' else 'A'}{sealed[30:]}"
+    await psql_async(database.url, f"UPDATE aftermind.blocks SET content = '{changed}'")
 
     with pytest.raises(errors.Unreadable):
         await learnt.memory.blocks.list(user_id=user)
