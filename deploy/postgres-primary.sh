@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run once by the Postgres image, on an empty data folder, as its superuser: roles, database, and the replica's slot.
+# Run once by the Postgres image, on an empty data folder, as its superuser: roles and database.
 #
 #   aftermind_migrator_login    owns the database; `aftermind migrate` alone
 #   aftermind_agent_login       agents and the web service; row-level security binds it to one tenant at a time
@@ -25,7 +25,6 @@ GRANT pg_monitor TO aftermind_agent_login, aftermind_worker_login;
 CREATE DATABASE aftermind OWNER aftermind_migrator_login;
 REVOKE ALL ON DATABASE aftermind FROM PUBLIC;
 GRANT CONNECT ON DATABASE aftermind TO aftermind_app, aftermind_relay;
-SELECT pg_create_physical_replication_slot('replica');
 \connect aftermind
 CREATE EXTENSION IF NOT EXISTS vector;
 SQL

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` loads each name at its first use,
     from aftermind.agent.run_context import RunContext, get_run_context
     from aftermind.api.checkpoints import Checkpoint
     from aftermind.api.context_window import ContextWindow
-    from aftermind.api.encryption import EncryptionResult
+    from aftermind.api.encryption import EncryptedNamespace, EncryptionResult
     from aftermind.api.facts import Provenance
     from aftermind.api.forget_and_export import Export, Forgot
     from aftermind.api.groups import Member
@@ -140,7 +140,7 @@ _HOMES = {
     ),
     "aftermind.api.checkpoints": ("Checkpoint",),
     "aftermind.api.context_window": ("ContextWindow",),
-    "aftermind.api.encryption": ("EncryptionResult",),
+    "aftermind.api.encryption": ("EncryptedNamespace", "EncryptionResult"),
     "aftermind.api.facts": ("Provenance",),
     "aftermind.facts.graph": ("FactGraph",),
     "aftermind.api.forget_and_export": ("Export", "Forgot"),
@@ -285,6 +285,7 @@ __all__ = [
     "DeadLetter",
     "DryRunResult",
     "EmbedderIdentity",
+    "EncryptedNamespace",
     "EncryptionResult",
     "Episode",
     "EpisodeId",

@@ -318,6 +318,7 @@ class Encryption(_Face):
         self._behind = behind
 
     key_id = _blocking(AsyncEncryption.key_id)
+    list = _blocking(AsyncEncryption.list)
     encrypt = _blocking(AsyncEncryption.encrypt)
     rotate = _blocking(AsyncEncryption.rotate)
     retire = _blocking(AsyncEncryption.retire)

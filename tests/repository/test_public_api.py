@@ -71,6 +71,7 @@ PUBLIC = [
     "DeadLetter",
     "DryRunResult",
     "EmbedderIdentity",
+    "EncryptedNamespace",
     "EncryptionResult",
     "Episode",
     "EpisodeId",

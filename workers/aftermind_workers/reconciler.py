@@ -200,7 +200,8 @@ class Reconciler:
             if row.kind is JobKind.STORE and self.runtime.pending is not None:
                 pending = await self.runtime.pending.backlog()
                 found["aftermind_pending_turns"] = float(pending.turns)
-                runnable, running = runnable + pending.runnable, running + pending.turns - pending.runnable
+                could_run = pending.runnable + pending.handed_back
+                runnable, running = runnable + could_run, running + pending.turns - could_run
                 age = max(age, await pending_age(self.runtime.pending, pending, pauses))
             if find_provider_pause(row.kind, self.runtime.settings, states, is_worker=True):
                 age = 0.0

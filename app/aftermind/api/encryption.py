@@ -32,6 +32,16 @@ class EncryptionResult:
     dropped: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptedNamespace:
+    """`master_key` is the place of the master key that opens its keys in `AFTERMIND_ENCRYPTION_KEY`: 0 for the first,
+    which new keys get; the last, if its keys have several; None if this process cannot open all of them.
+    """
+
+    namespace: str
+    master_key: int | None
+
+
 class Encryption:
     """Encryption at rest. Every call raises `InvalidScope`, `KeyMissing`, `NotAllowed` and `StoreUnavailable`.
 
@@ -50,6 +60,12 @@ class Encryption:
         name = self._name(namespace)
         async with self._db.transaction(namespace=name, read_only=True) as tx:
             return (await self._vault.load(tx, name)).current
+
+    async def list(self) -> list[EncryptedNamespace]:
+        """All encrypted namespaces, by name."""
+        async with self._db.transaction(read_only=True) as tx:
+            found = await self._vault.master_keys(tx)
+        return [EncryptedNamespace(namespace=name, master_key=place) for name, place in found.items()]
 
     async def encrypt(
         self, *, namespace: str | None = None, spread_seconds: float = SPREAD_SECONDS

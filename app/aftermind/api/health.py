@@ -452,17 +452,17 @@ async def _work(
     ]
     if waiting is not None:
         age = await pending_age(parts.pending, waiting, pauses)
-        found = _with_pending(found, runnable=waiting.runnable, turns=waiting.turns, age=age)
+        found = _with_pending(found, runnable=waiting.runnable + waiting.handed_back, turns=waiting.turns, age=age)
     return [row for row in found if row.runnable or row.running or row.waiting or row.dead]
 
 
 async def pending_age(pending: Pending | None, waiting: PendingBacklog, pauses: Sequence[JobPause]) -> float:
-    """For how many seconds the oldest turn in Redis could have been stored; 0 if all are paused."""
+    """For how many seconds the oldest turn in Redis could have been stored, or was handed back; 0 if all are paused."""
     namespaces = {each.namespace for each in pauses if each.kind in (None, JobKind.STORE)}
-    if not waiting.runnable or None in namespaces:
+    if None in namespaces:
         return 0.0
     if not namespaces or pending is None:
-        return waiting.oldest_age.total_seconds()
+        return (waiting.oldest_age if waiting.runnable else waiting.claimable_age).total_seconds()
     named = [each for each in namespaces if each is not None]
     return (await pending.backlog(except_namespaces=named)).claimable_age.total_seconds()
 

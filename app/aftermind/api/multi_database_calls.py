@@ -118,6 +118,7 @@ MERGED: Mapping[str, Merge] = {
     "dead_letters.groups": lambda rows: sorted(_BY_FAULT(rows), key=lambda row: row.count, reverse=True),
     "replays.list": _by(lambda plan: plan.frozen_at, newest=True),
     "audit.verify": list,
+    "encryption.list": _by(lambda each: each.namespace),
 }
 
 

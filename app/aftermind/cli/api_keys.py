@@ -79,7 +79,7 @@ def revoke(
 
 
 def _table(found: list[ApiKey]) -> Table:
-    shown = terminal.make_table("id", "created", "expires", "state", "name: rights", flexible="name: rights")
+    shown = terminal.make_table("id", "created", "expires", "state", "name and rights", flexible="name and rights")
     for key in found:
         until = terminal.when(key.expires_at) if key.expires_at else "-"
         state = "[green]valid[/]" if key.is_valid else "[yellow]expired[/]"

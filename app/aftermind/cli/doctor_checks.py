@@ -56,7 +56,7 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
-NAMED_TRAILS = 3  # in one finding: a restore shortens the trails of all tenants
+NAMED = 3  # tenants in one finding: a restore, or a wrong key, concerns all of them
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 
 
@@ -557,11 +557,17 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
     try:
         if parts.trail is None:
             return []
-        ends = [await each.read_ends() for each in parts.trail.witnesses]  # first: processes add entries to the heads
+        ends = []  # read first: processes add entries to the heads
+        for witness in parts.trail.witnesses:
+            with suppress(errors.Unavailable):  # Redis has another check
+                ends.append(await witness.read_ends())
         async with parts.operations.transaction(read_only=True) as tx:
             used, heads = await parts.trail.used_keys(tx), await parts.trail.heads(tx)
+        if parts.operations_namespace is None:  # else the role does not see the heads of other tenants
+            heads = {**{name: 0 for each in ends for name in each}, **heads}
+        shortened = _shortened_trails(heads, ends)
         if not used:
-            return [Finding(what="audit keys", seen="no trail yet")]
+            return shortened or [Finding(what="audit keys", seen="no trail yet")]
         missing = {name: key for name, key in used.items() if key not in parts.trail.keys.named()}
         if missing:
             said = f"trails of {', '.join(sorted(missing))} were last written with another key"
@@ -571,7 +577,7 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
             return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
         trails = "1 trail was" if len(used) == 1 else f"{len(used):,} trails were"
         known = Finding(what="audit keys", seen=f"{trails} last written with a key of this process")
-        return [known, *_shortened_trails(heads, ends)]
+        return [known, *shortened]
     finally:
         await parts.close()
 
@@ -603,7 +609,42 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
         )
         for process, theirs in find_other_settings(announced, list_settings(settings))
     ]
-    return findings or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
+    return [
+        *(
+            findings
+            or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
+        ),
+        *await _master_keys(found, settings),
+    ]
+
+
+async def _master_keys(found: Addresses, settings: Settings) -> list[Finding]:
+    """Namespaces whose keys this process cannot open, and those with keys of an older master key."""
+    parts = open_parts(found, settings)
+    try:
+        encrypted = await parts.encryption.list()
+    finally:
+        await parts.close()
+    closed = [each.namespace for each in encrypted if each.master_key is None]
+    older = [each.namespace for each in encrypted if each.master_key]
+    findings = []
+    if closed:
+        remedy = (
+            "Their turns and jobs wait. Give every process the master key with which `aftermind encrypt` was run: "
+            "AFTERMIND_ENCRYPTION_KEY takes several, separated by commas."
+        )
+        seen = f"this process cannot open the keys of {_names(closed)}"
+        findings.append(Finding(what="master key", seen=seen, verdict=Verdict.BAD, remedy=remedy))
+    if older:
+        remedy = "Run `aftermind rotate-keys --master` before you remove the older master key from the setting."
+        seen = f"an older master key opens the keys of {_names(older)}"
+        findings.append(Finding(what="master key", seen=seen, verdict=Verdict.WARNING, remedy=remedy))
+    return findings
+
+
+def _names(tenants: Sequence[str]) -> str:
+    more = len(tenants) - NAMED
+    return ", ".join(tenants[:NAMED]) + (f", and {more:,} others" if more > 0 else "")
 
 
 @_reports_failure("vectors", "See `aftermind reembed status`.")
@@ -643,13 +684,12 @@ def _shortened_trails(heads: Mapping[str, int], ends: Sequence[Ends]) -> list[Fi
     shorter = [name for name, seq in sorted(heads.items()) if furthest[name] > seq]
     if not shorter:
         return []
-    named = ", ".join(f"{name} ends at {heads[name]} instead of {furthest[name]}" for name in shorter[:NAMED_TRAILS])
-    more = f", and {len(shorter) - NAMED_TRAILS:,} others" if len(shorter) > NAMED_TRAILS else ""
+    seen = _names([f"{name} ends at {heads[name]} instead of {furthest[name]}" for name in shorter])
     remedy = (
         "After the restore of an older copy this is expected; otherwise entries were deleted. Run `aftermind audit "
         "verify` and keep its output."
     )
-    return [Finding(what="audit trail", seen=named + more, verdict=Verdict.WARNING, remedy=remedy)]
+    return [Finding(what="audit trail", seen=seen, verdict=Verdict.WARNING, remedy=remedy)]
 
 
 async def _redis_user(link: RedisLink) -> list[Finding]:
@@ -735,7 +775,7 @@ def _paused_by(pause: JobPause) -> str:
 
 def _backlog(what: str, count: int, age: float, kind: str, found: Addresses) -> Finding:
     if count and age > OVERDUE_SECONDS:
-        remedy = "Too few workers process them, or none. Run `aftermind worker --queues "
+        remedy = "Too few workers process them, or none, or these wait. Run `aftermind worker --queues "
         remedy += f"{queues.QUEUE_OF[JobKind(kind)]}`, and check the logs."
         verdict = Verdict.BAD
         if found.is_in_process and not found.broker:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from aftermind.api.encryption import SPREAD_SECONDS, EncryptionResult
 from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, err, out
+from aftermind.memory import Memory
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +36,11 @@ def rotate_keys(
     namespace: Namespace = None,
     master: Annotated[
         bool,
-        typer.Option("--master", help="Only re-encrypt the namespaces' keys with the first AFTERMIND_ENCRYPTION_KEY."),
+        typer.Option(
+            "--master",
+            help="Only re-encrypt the keys of all encrypted namespaces, or of --namespace, with the first "
+            "AFTERMIND_ENCRYPTION_KEY.",
+        ),
     ] = False,
     retire: Annotated[
         bool, typer.Option("--retire", help="Only delete old keys that encrypt no content any more.")
@@ -43,9 +48,12 @@ def rotate_keys(
 ) -> EncryptionResult | dict[str, int]:
     """Re-encrypt a namespace with a new key, while it is in use. The old key is kept until --retire."""
     if master:
-        count = terminal.with_memory(lambda memory: memory.encryption.rewrap(namespace=namespace))
-        out.print(f"{count} keys are encrypted with the first master key.")
-        return {"rewrapped": count}
+        counts = terminal.with_memory(lambda memory: _rewrap(memory, namespace))
+        for name, count in counts.items():
+            out.print(f"{escape(name)}: {count} keys are encrypted with the first master key.")
+        if not counts:
+            out.print("No namespace is encrypted.")
+        return counts
     if retire:
         done = terminal.with_memory(lambda memory: memory.encryption.retire(namespace=namespace))
         out.print(f"Deleted: {', '.join(done.dropped)}." if done.dropped else "No key can be deleted.")
@@ -53,6 +61,11 @@ def rotate_keys(
     done = terminal.with_memory(lambda memory: memory.encryption.rotate(namespace=namespace))
     out.print(_result_line(done))
     return done
+
+
+async def _rewrap(memory: Memory, namespace: str | None) -> dict[str, int]:
+    names = [each.namespace for each in await memory.encryption.list()] if namespace is None else [namespace]
+    return {name: await memory.encryption.rewrap(namespace=name) for name in names}
 
 
 def _result_line(done: EncryptionResult) -> str:

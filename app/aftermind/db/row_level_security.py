@@ -36,9 +36,9 @@ LEDGER = (
 )
 # Of no tenant: plans name jobs of many, the history of metrics adds all of them up.
 OPERATORS = ("replay_plans", "replay_items", "metric_history")
-# Ids, index progress, retention policies, lengths of trails, undelivered erasures: read by the reconciler and
-# operators.
-READ_BY_RELAY = ("users", "retention_policies", "audit_heads", "tombstones", "tenant_moves")
+# Ids, index progress, retention policies, lengths of trails, undelivered erasures, encrypted keys: read by the
+# reconciler and operators.
+READ_BY_RELAY = ("users", "retention_policies", "audit_heads", "tombstones", "tenant_moves", "data_keys")
 ALL = "SELECT, INSERT, UPDATE, DELETE"
 # Other rights than all four. What is in the trail stays as it is; the relay alone may take away its old end.
 RIGHTS = {

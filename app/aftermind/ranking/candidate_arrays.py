@@ -49,9 +49,10 @@ class Question:
     def naming_user(self, names: Iterable[str]) -> "Question":
         """The question where these terms name the user: all turns are about the user, so the names decide nothing.
 
-        One that asks for nothing but a name keeps it.
+        A name that is written as a word ("Where is the rose?") is none, and a question for nothing but a name keeps it.
         """
-        found = self.user_names.union(names).intersection(self.terms)
+        capitalised = {term for word in self.capitalised for term in terms(word, self.language)}
+        found = self.user_names.union(capitalised.intersection(names)).intersection(self.terms)
         return replace(self, user_names=found) if found and len(found) < len(self.terms) else self
 
     def names(self, speaker: str | None) -> bool:

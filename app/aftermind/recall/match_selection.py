@@ -28,7 +28,7 @@ from aftermind.ranking import (
 from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.question_time import IN_PERIOD, MENTIONED_LATER, QuestionTime, rescored, shifted
 from aftermind.stores.search import FactHit
-from aftermind.types import Episode, EpisodeId, Fact, FactId, Match, Passage
+from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.feedback import FeedbackCount
 
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
@@ -233,24 +233,29 @@ def supersede(
     return _ranked(raised), passed_on
 
 
-def successors_of(former: Sequence[Fact], current: Sequence[Fact]) -> list[Fact]:
-    """The current facts that took the place of former ones."""
+def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
+    """The current facts that took the place of former ones and are named in the question ("before Oslo")."""
     about = {(fact.subject, fact.predicate) for fact in former}
-    return [fact for fact in current if (fact.subject, fact.predicate) in about]
+    return [
+        fact
+        for fact in current
+        if fact.cardinality is Cardinality.SINGLE
+        and (fact.subject, fact.predicate) in about
+        and words.share(fact.object)
+    ]
 
 
 def raise_former(
     matches: Sequence[Match], then: Sequence[Fact], successors: Sequence[Fact], words: QuestionWords
 ) -> tuple[list[Match], dict[FactId, float]]:
-    """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns;
-    those of `successors` are less likely to ("Where did I live before Oslo?").
+    """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
+    Those of `successors` come behind ("Where did I live before Oslo?").
 
     Also scores of the former facts, by their own words or their best turn.
     """
-    bonuses = {source: -IN_PERIOD for fact in successors for source in fact.sources}
-    bonuses |= {source: IN_PERIOD for fact in then for source in fact.sources}
+    sources = {source for fact in then for source in fact.sources}
     raised = [
-        replace(match, score=shifted(match.score, bonuses[turn.id])) if turn.id in bonuses else match
+        replace(match, score=shifted(match.score, IN_PERIOD)) if turn.id in sources else match
         for match, turn in _turns(matches)
     ]
     scores = {turn.id: match.score for match, turn in _turns(raised)}
@@ -263,7 +268,12 @@ def raise_former(
         )
         for fact in then
     }
-    return _ranked(raised), passed_on
+    behind = {source for fact in successors for source in fact.sources} - sources
+    most = FOLLOWING * max(passed_on.values(), default=0.0)
+    capped = [
+        replace(match, score=min(match.score, most)) if turn.id in behind else match for match, turn in _turns(raised)
+    ]
+    return _ranked(capped), passed_on
 
 
 def _count_names(match: Match, turn: Episode, speakers: set[str]) -> int:

@@ -37,6 +37,7 @@ from aftermind.ranking import (
     terms,
     worths_of,
 )
+from aftermind.ranking.accents import fold_accents
 from aftermind.recall import match_selection
 from aftermind.recall.assemble import Unfitted, build
 from aftermind.recall.excerpts import QuestionWords
@@ -599,7 +600,8 @@ class Recall:
             )
         if then and run.query.mode is not RecallMode.RECENCY:
             is_undated = run.time.is_undated_past
-            successors = match_selection.successors_of(then, run.briefing.facts) if is_undated else []
+            current = run.briefing.facts if is_undated else ()
+            successors = match_selection.successors_of(then, current, run.words)
             for fact in successors:
                 run.shares.pop(fact.id, None)
             run.matches, scores = match_selection.raise_former(run.matches, then, successors, run.words)
@@ -758,9 +760,8 @@ class Recall:
         words = "" if run.query.mode is RecallMode.VECTOR else run.query.searched
         scope = run.query.scope
         question = Question.of(words, language=self._settings.language_for(scope.namespace))
-        return question.naming_user(
-            terms(scope.user_id, question.language) if scope.user_id in question.capitalised else ()
-        )
+        is_named = fold_accents((scope.user_id or "").casefold()) in question.capitalised
+        return question.naming_user(terms(scope.user_id or "", question.language)) if is_named else question
 
     def _searching(self, run: _Run, question: Question) -> Search:
         sessions = dict.fromkeys(episode.scope.session_id for episode in run.pending)

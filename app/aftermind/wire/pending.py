@@ -408,7 +408,7 @@ class Pending:
         """
         blocked = map(namespace_part, except_namespaces)
         found = await self._scripts["pending_backlog"](self._link, name, *blocked)
-        turns, runnable, size, age, namespaces, jobs, claimable = found
+        turns, runnable, size, age, namespaces, jobs, claimable, handed_back = found
         return PendingBacklog(
             turns=turns,
             runnable=runnable,
@@ -417,6 +417,7 @@ class Pending:
             namespaces_waiting=namespaces,
             next_jobs=tuple(JobId(UUID(job.decode())) for job in jobs),
             claimable_age=timedelta(milliseconds=claimable),
+            handed_back=handed_back,
         )
 
 

@@ -87,6 +87,7 @@ class PendingShards(Pending):
             namespaces_waiting=max(each.namespaces_waiting for each in found),
             next_jobs=tuple(job for each in found for job in each.next_jobs)[:name],
             claimable_age=max((each.claimable_age for each in found), default=timedelta(0)),
+            handed_back=sum(each.handed_back for each in found),
         )
 
     async def _of_reachable(self, ask: Callable[[Pending], Awaitable[T]]) -> list[T]:

@@ -134,7 +134,8 @@ class PendingRead:
 class PendingBacklog:
     """Everybody's pending turns; `next_jobs` are ids of some that can be claimed now, fairest first.
 
-    `claimable_age` is the age of the oldest among the turns that are next in their namespaces.
+    `handed_back` are turns, of the oldest 100, that workers could not store and try again later: without a database, or
+    a key. `claimable_age` is the age of the oldest of these and of the turns that are next in their namespaces.
     """
 
     turns: int
@@ -144,6 +145,7 @@ class PendingBacklog:
     namespaces_waiting: int
     next_jobs: tuple[JobId, ...]
     claimable_age: timedelta
+    handed_back: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

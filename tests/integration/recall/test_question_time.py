@@ -345,11 +345,11 @@ async def empty(
         yield made
 
 
-async def say(memory: Memory, *said: tuple[str, tuple[int, int, int]]) -> None:
+async def say(memory: Memory, *said: tuple[str, tuple[int, int, int]], user: str = "vera") -> None:
     for text, day in said:
         message = Message.user(text, occurred_at=datetime(*day, tzinfo=UTC))
-        await memory.remember([message], user_id="vera", session_id="s")
-        await memory.drain(user_id="vera")
+        await memory.remember([message], user_id=user, session_id="s")
+        await memory.drain(user_id=user)
 
 
 async def test_what_has_ended_without_a_successor_is_marked_and_ranks_below_its_end(empty: Memory) -> None:
@@ -623,10 +623,11 @@ async def test_the_name_of_the_user_in_a_question_tells_no_messages_apart(empty:
     assert contents(name)[0] == "My name is Kim. I live in Leeds."
 
 
-async def test_the_id_of_the_user_in_a_question_tells_no_messages_apart() -> None:
+@pytest.mark.parametrize("user", ["vera", "Vera"])
+async def test_the_id_of_the_user_in_a_question_tells_no_messages_apart(user: str) -> None:
     async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
-        await say(memory, *KIM[1:], ("I called Vera in May.", (2026, 5, 2)))
-        found = await memory.recall_scored("What did Vera do in July 2026?", user_id="vera", min_score=0.2)
+        await say(memory, *KIM[1:], ("I called Vera in May.", (2026, 5, 2)), user=user)
+        found = await memory.recall_scored("What did Vera do in July 2026?", user_id=user, min_score=0.2)
 
     assert {match.item.content for match in found if isinstance(match.item, Episode)} == {
         "I visited a concert on Saturday.",
@@ -646,3 +647,29 @@ async def test_a_block_that_leaves_nothing_out_has_all_chunks_that_are_available
 
     assert block.chunks_included == block.chunks_available == len(block.matches)
     assert small.chunks_available == block.chunks_available
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "first"),
+    [
+        (
+            ("My name is Rose.", "The rose by the door has mildew.", "I treat my skin with a cream."),
+            "Where is the rose?",
+            "The rose by the door has mildew.",
+        ),
+        (
+            ("I like coffee.", "I don't like coffee anymore.", "I like tea."),
+            "Did I say once which drinks I like?",
+            "I like tea.",
+        ),
+    ],
+)
+async def test_a_word_that_may_be_a_name_or_a_former_time_counts_as_a_word(
+    said: tuple[str, ...], question: str, first: str
+) -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(memory, *((text, (2026, 3, day)) for day, text in enumerate(said, start=1)))
+        found = await memory.recall_scored(question, user_id="vera")
+
+    contents = [match.item.content for match in found if isinstance(match.item, Episode)]
+    assert first in contents[:2]

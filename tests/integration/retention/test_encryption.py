@@ -1,6 +1,10 @@
 """What a namespace has sealed is in the database as nobody can read it, and in the memory as it was said."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -11,6 +15,8 @@ from pydantic import SecretStr
 
 from aftermind import ItemWrite, Memory, errors
 from aftermind.api import erasure_verification
+from aftermind.api.address_resolution import resolve
+from aftermind.cli import doctor_checks
 from aftermind.db.encryption import cipher, keyring
 from aftermind.db.encryption.keyring import FRESH_SECONDS
 from aftermind.types import Block, Scope, Summary, Trait
@@ -235,6 +241,38 @@ async def test_without_the_master_key_nothing_is_shown_and_with_a_new_one_beside
     async with Memory(settings=settings.model_copy(update={"encryption_key": SecretStr(new)})) as renewed:
         assert await read(renewed, user) == shown
     assert (tmp_path / "encryption.key").stat().st_mode & 0o077 == 0
+
+
+async def test_keys_of_all_namespaces_get_the_new_master_key_and_doctor_names_those_with_the_older(
+    learnt: Learning, database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    for namespace in ("acme", "globex"):
+        await learnt.memory.encryption.encrypt(namespace=namespace, spread_seconds=SOON)
+    old = (tmp_path / "encryption.key").read_text()
+    settings = learnt.memory.settings.model_copy(update={"encryption_key": SecretStr(f"a new master key,{old}")})
+    before = await doctor_checks.keys(resolve(settings), settings)
+
+    async with Memory(settings=settings) as memory:
+        assert {each.namespace: each.master_key for each in await memory.encryption.list()} == {"acme": 1, "globex": 1}
+        env = {
+            **os.environ,
+            "AFTERMIND_DATABASE_URL": database.app_url,
+            "AFTERMIND_RELAY_URL": database.relay_url,
+            "AFTERMIND_BROKER_URL": redis_url,
+            "AFTERMIND_STATE_DIR": str(tmp_path),
+            "AFTERMIND_ENCRYPTION_KEY": f"a new master key,{old}",
+        }
+        argv = [sys.executable, "-m", "aftermind.cli", "rotate-keys", "--master", "--json"]
+        done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert {each.namespace: each.master_key for each in await memory.encryption.list()} == {"acme": 0, "globex": 0}
+
+    after = await doctor_checks.keys(resolve(settings), settings)
+    assert json.loads(done.stdout) == {"acme": 2, "globex": 2}
+    assert [each.seen for each in before if each.what == "master key"] == [
+        "an older master key opens the keys of acme, globex"
+    ]
+    assert not [each for each in after if each.what == "master key"]
 
 
 async def test_an_old_key_goes_when_nothing_is_sealed_with_it_and_not_before(

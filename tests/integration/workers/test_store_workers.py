@@ -8,8 +8,12 @@ from uuid import uuid4
 
 import pytest
 import redis
+from pydantic import SecretStr
 
 from aftermind import Memory, Message
+from aftermind.api.address_resolution import resolve
+from aftermind.cli import doctor_checks
+from aftermind.cli.doctor_checks import Verdict
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.settings import Settings
 from aftermind.types import JobId
@@ -122,3 +126,36 @@ async def remember_and_drain(memory: Memory, redis_url: str, numbers: range) -> 
         *(memory.remember(f"This is turn {n}.", user_id=f"user-{n % 50}", session_id="s") for n in numbers)
     )
     await wait_until(lambda: pending(redis_url) == 0, timeout=180, description="nothing is pending")
+
+
+async def test_turns_that_wait_for_a_key_grow_older_in_every_check_and_are_stored_with_it(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    right, wrong = "the master key of the tenant", "the master key of another one"
+    settings = Settings(
+        database_url=database.app_url,
+        relay_url=database.relay_url,
+        broker_url=redis_url,
+        state_dir=tmp_path / "agent",
+        encryption_key=SecretStr(right),
+        embedder="off",
+    )
+    async with Memory(settings=settings) as memory:
+        await memory.encryption.encrypt(spread_seconds=0.1)
+        with workers(environment(database.relay_url, redis_url, AFTERMIND_ENCRYPTION_KEY=wrong), tmp_path):
+            receipt = await memory.remember("I moved to Oslo.", user_id="ann")
+
+            async def waits() -> bool:
+                rows = [row for row in (await memory.health()).work if row.kind == "store"]
+                return [(row.runnable, row.running) for row in rows] == [(1, 0)] and rows[0].age_seconds > 3
+
+            await wait_until(waits, description="the turn is one that could run, since its acceptance")
+
+        stranger = settings.model_copy(update={"encryption_key": SecretStr(wrong)})
+        of_keys = [each for each in await doctor_checks.keys(resolve(stranger), stranger) if each.what == "master key"]
+        assert [(each.verdict, each.seen) for each in of_keys] == [
+            (Verdict.BAD, "this process cannot open the keys of default")
+        ]
+        with workers(environment(database.relay_url, redis_url, AFTERMIND_ENCRYPTION_KEY=right), tmp_path):
+            await receipt.stored(timeout=180)
+        assert [each.content for each in await memory.history(user_id="ann")] == ["I moved to Oslo."]

@@ -25,6 +25,7 @@ TERMS = "terms"
 RINGS_KEPT = 4_096  # namespaces whose keys a process keeps, a kilobyte each: the most recently used
 
 _KEYS = text("SELECT id, generation, state, wrapped FROM aftermind.data_keys WHERE namespace = :namespace")
+_ALL_KEYS = text("SELECT namespace, id, wrapped FROM aftermind.data_keys ORDER BY namespace")
 _ADD = text(
     """
     INSERT INTO aftermind.data_keys (namespace, id, generation, state, wrapped)
@@ -135,6 +136,17 @@ class Vault:
             raise errors.KeyMissing(namespace, missing, "the database has no such key")
         return ring
 
+    async def master_keys(self, tx: Transaction) -> dict[str, int | None]:
+        """By encrypted namespace the master key that opens its keys: 0 for the first, the last of several; None where
+        none opens one of them. Of the namespaces that the role sees.
+        """
+        found: dict[str, int | None] = {}
+        for row in await pg(tx).rows(_ALL_KEYS):
+            opened = self._unwrap(row.namespace, row.id, bytes(row.wrapped))
+            before = found.get(row.namespace, 0)
+            found[row.namespace] = None if opened is None or before is None else max(before, opened[2])
+        return found
+
     # changing keys
 
     async def add(self, tx: Transaction, namespace: str, state: KeyState) -> str:
@@ -188,14 +200,21 @@ class Vault:
 
     def _unwrapped(self, namespace: str, key_id: str, wrapped: bytes) -> tuple[bytes, bool]:
         """The key, and whether it was wrapped as that of a settled namespace. Raises `KeyMissing`."""
-        for master in () if self._masters is None else self._masters.existing():
+        opened = self._unwrap(namespace, key_id, wrapped)
+        if opened is None:
+            why = "no master key of this process opens it: restore encryption.key, or set AFTERMIND_ENCRYPTION_KEY"
+            raise errors.KeyMissing(namespace, key_id, why)
+        return opened[:2]
+
+    def _unwrap(self, namespace: str, key_id: str, wrapped: bytes) -> tuple[bytes, bool, int] | None:
+        """The key, whether it was wrapped as that of a settled namespace, and the place of the master key."""
+        for number, master in enumerate(() if self._masters is None else self._masters.existing()):
             for is_settled in (False, True):
                 place = _place(namespace, key_id, is_settled=is_settled)
                 key = cipher.unwrap(_derived(master), wrapped, *place)
                 if key is not None:
-                    return key, is_settled
-        why = "no master key of this process opens it: restore encryption.key, or set AFTERMIND_ENCRYPTION_KEY"
-        raise errors.KeyMissing(namespace, key_id, why)
+                    return key, is_settled, number
+        return None
 
 
 def _place(namespace: str, key_id: str, *, is_settled: bool) -> tuple[str, ...]:
