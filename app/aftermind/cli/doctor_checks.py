@@ -775,7 +775,7 @@ def _paused_by(pause: JobPause) -> str:
 
 def _backlog(what: str, count: int, age: float, kind: str, found: Addresses) -> Finding:
     if count and age > OVERDUE_SECONDS:
-        remedy = "Too few workers process them, or none, or these wait. Run `aftermind worker --queues "
+        remedy = "Too few workers process them, or none. Run `aftermind worker --queues "
         remedy += f"{queues.QUEUE_OF[JobKind(kind)]}`, and check the logs."
         verdict = Verdict.BAD
         if found.is_in_process and not found.broker:
