@@ -40,6 +40,7 @@ log = get_logger(__name__)
 
 # What a process waits for at its start: a server, or an operator's migration or correction of the login.
 NOT_READY = (errors.Unavailable, errors.SchemaOutdated, errors.WrongRole)
+OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 
 # published events are marked together; a quarter of the age at which the relay publishes unmarked ones
 MARK_SECONDS = 0.25

@@ -23,13 +23,14 @@ MAX_EPISODES = 200  # episodes of one call; tokens are limited by `summary_max_t
 class SummaryInput:
     """Input of a job: the current summary, the episodes since, and whether there are more.
 
-    `anew`: episodes arrived late, before the end of the summarised part, so the summary is rebuilt from the beginning.
+    `is_outdated`: episodes arrived late, before the end of the summarised part, so the summary is rebuilt from the
+    beginning.
     """
 
     before: Summary | None
     episodes: Sequence[Episode]
     is_more: bool
-    anew: bool
+    is_outdated: bool
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -52,16 +53,16 @@ async def _read_input(runtime: Runtime, lease: Lease) -> SummaryInput:
     scope, store = lease.job.scope, runtime.store
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
         before = await store.summary(tx, scope.owner, scope.session_id)
-        anew = False
+        is_outdated = False
         if before is not None:
             size = await store.session_size(tx, scope.owner, scope.session_id, up_to=before.covers_to)
-            anew = size != before.messages
-        after = followup_jobs.BEFORE_ALL if before is None or anew else before.covers_to
+            is_outdated = size != before.messages
+        after = followup_jobs.BEFORE_ALL if before is None or is_outdated else before.covers_to
         found = await store.session_span(
             tx, scope.owner, scope.session_id, after_position=after, limit=MAX_EPISODES + 1
         )
     chosen = extraction_call.first(found[:MAX_EPISODES], tokens=runtime.settings.summary_max_tokens)
-    return SummaryInput(before=before, episodes=chosen, is_more=len(found) > len(chosen), anew=anew)
+    return SummaryInput(before=before, episodes=chosen, is_more=len(found) > len(chosen), is_outdated=is_outdated)
 
 
 async def _ask(
@@ -70,7 +71,7 @@ async def _ask(
     """The new summary, kept with the job: a retry neither asks nor pays again."""
     if runtime.summariser is None:
         raise errors.InvalidSettings("extractor", "off", "sessions wait for a summary; set AFTERMIND_EXTRACTOR again.")
-    base = None if seen.anew else seen.before
+    base = None if seen.is_outdated else seen.before
     turns = [
         extraction_call.to_turn_text(episode)
         for episode in extraction_call.visible_episodes(seen.episodes, extraction_call.SUMMARY)

@@ -25,7 +25,7 @@ from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobKind
 from aftermind.wire import queues
 from aftermind_tasks import per_tenant_batches
-from aftermind_tasks.runtime import NOT_READY, Runtime, open_runtime
+from aftermind_tasks.runtime import NOT_READY, OPEN_SECONDS, Runtime, open_runtime
 from aftermind_workers import celery_config, metrics, readiness_file, reconciler, replay_scheduler
 from aftermind_workers.event_loop_thread import LoopThread
 from aftermind_workers.fair_share import Places
@@ -42,7 +42,6 @@ PLACES_OF_BELL = 4  # jobs of one bell side by side: they wait for models, not f
 # Of a worker that stores no turns: recalls and receipts of stores do not wait for it. A third of the weight of others.
 BACKGROUND_NICE = 5
 SWITCH_SECONDS = 0.001  # how long a thread waits for one that computes; the default of 5 ms is as long as a batch takes
-OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from aftermind.wire.pending import Pending
 from aftermind.wire.redis.client import run_all, split_shards
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind_tasks import job_events
-from aftermind_tasks.runtime import NOT_READY, Runtime, open_runtime
+from aftermind_tasks.runtime import NOT_READY, OPEN_SECONDS, Runtime, open_runtime
 from aftermind_workers import isolated_background_steps, janitor, metrics, readiness_file
 
 log = get_logger(__name__)
@@ -45,7 +45,6 @@ BELLS_A_TICK = 8  # of one queue: notifies as many workers, and each continues u
 # Seconds between two bells for work that does not move. It bounds how late work is found that a killed worker took the
 # bell of; with 60 the last turns of a run of kills waited 27 s, and eight bells are 3 ms of work.
 LONGEST_SILENCE = 5.0
-OPEN_SECONDS = 1.0  # between two attempts to open the store, in addition to the time of the attempts
 SAMPLE_CHECK_SECONDS = 5.0  # between two checks whether the last minute has a sample
 
 

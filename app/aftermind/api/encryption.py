@@ -62,7 +62,7 @@ class Encryption:
             return (await self._vault.load(tx, name)).current
 
     async def list(self) -> list[EncryptedNamespace]:
-        """All encrypted namespaces, by name."""
+        """All encrypted namespaces that the role sees, by name: of the relay and the owner all."""
         async with self._db.transaction(read_only=True) as tx:
             found = await self._vault.master_keys(tx)
         return [EncryptedNamespace(namespace=name, master_key=place) for name, place in found.items()]

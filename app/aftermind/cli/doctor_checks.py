@@ -56,7 +56,7 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
-NAMED = 3  # tenants in one finding: a restore, or a wrong key, concerns all of them
+NAMED_TENANTS = 3  # in one finding: a restore, or a wrong key, concerns all of them
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 
 
@@ -609,13 +609,10 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
         )
         for process, theirs in find_other_settings(announced, list_settings(settings))
     ]
-    return [
-        *(
-            findings
-            or [Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")]
-        ),
-        *await _master_keys(found, settings),
+    findings = findings or [
+        Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")
     ]
+    return [*findings, *await _master_keys(found, settings)]
 
 
 async def _master_keys(found: Addresses, settings: Settings) -> list[Finding]:
@@ -643,8 +640,8 @@ async def _master_keys(found: Addresses, settings: Settings) -> list[Finding]:
 
 
 def _names(tenants: Sequence[str]) -> str:
-    more = len(tenants) - NAMED
-    return ", ".join(tenants[:NAMED]) + (f", and {more:,} others" if more > 0 else "")
+    more = len(tenants) - NAMED_TENANTS
+    return ", ".join(tenants[:NAMED_TENANTS]) + (f", and {more:,} others" if more > 0 else "")
 
 
 @_reports_failure("vectors", "See `aftermind reembed status`.")

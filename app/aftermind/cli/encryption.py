@@ -51,8 +51,6 @@ def rotate_keys(
         counts = terminal.with_memory(lambda memory: _rewrap(memory, namespace))
         for name, count in counts.items():
             out.print(f"{escape(name)}: {count} keys are encrypted with the first master key.")
-        if not counts:
-            out.print("No namespace is encrypted.")
         return counts
     if retire:
         done = terminal.with_memory(lambda memory: memory.encryption.retire(namespace=namespace))
@@ -65,7 +63,8 @@ def rotate_keys(
 
 async def _rewrap(memory: Memory, namespace: str | None) -> dict[str, int]:
     names = [each.namespace for each in await memory.encryption.list()] if namespace is None else [namespace]
-    return {name: await memory.encryption.rewrap(namespace=name) for name in names}
+    # Of none, the error of the own namespace has the reason: it is not encrypted, or the role may not see others.
+    return {name: await memory.encryption.rewrap(namespace=name) for name in names or [memory.namespace]}
 
 
 def _result_line(done: EncryptionResult) -> str:

@@ -83,11 +83,11 @@ class RecallBlock:
     """The result of a recall.
 
     `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first, and
-    `lines` the same in the order of the text, with the ids of their episodes and facts. `chunks_included` counts the
-    messages, facts, blocks, traits and the summary in it; `chunks_available` also those above `min_score` that the
-    limit or the token budget left out. `degraded` is the reason if a
-    part may be missing, None if it is complete. `served_by` names the node. `id` is in traces and logs, and holds the
-    time of the recall: `memory.explain(query, recall_id=block.id)` repeats it as of then.
+    `lines` the same in the order of the text, with the ids of their episodes and facts. `chunks_included` counts
+    the messages, facts, blocks, traits and the summary in it; `chunks_available` also those above `min_score` that
+    the limit or the token budget left out. `degraded` is the reason if a part may be missing, None if it is
+    complete. `served_by` names the node. `id` is in traces and logs, and holds the time of the recall:
+    `memory.explain(query, recall_id=block.id)` repeats it as of then.
     """
 
     id: RecallId

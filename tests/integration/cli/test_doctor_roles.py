@@ -183,6 +183,22 @@ async def test_a_trail_that_is_older_than_its_end_outside_the_database_is_report
     assert last.is_whole
 
 
+async def test_a_trail_that_is_missing_in_the_database_is_reported(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    """As after the restore of a copy that is older than the first entry."""
+    settings = settings_of(database, database.app_url, redis_url, tmp_path)
+    async with Memory(settings=settings) as memory:
+        await memory.audit.record("read", user_id="alice")
+    tables = ("audit_log", "audit_heads")
+    await psql_async(database.admin_url, *(f"DELETE FROM aftermind.{table}" for table in tables))
+
+    [seen] = await found(settings, "audit trail")
+
+    assert (seen.verdict, seen.seen) == (Verdict.WARNING, "default ends at 0 instead of 1")
+    assert await found(settings, "audit keys") == []
+
+
 async def test_processes_with_different_keys_are_bad(database: Database, redis_url: str, tmp_path: Path) -> None:
     mine = settings_of(database, database.relay_url, redis_url, tmp_path)
     keys = {"webhook_key": SecretStr(NEW), "encryption_key": SecretStr("a master key of sixteen")}
