@@ -81,7 +81,7 @@ class Tour:
             "facts": sorted((each.predicate, each.object) for each in await memory.facts.query(**who)),
             "believed once": sorted(each.object for each in await memory.facts.history(**who)),
             "cardinalities": await memory.facts.cardinalities(namespace=tenant),
-            "summary": summary and (summary.text, summary.turns),
+            "summary": summary and (summary.text, summary.messages),
             "profile": profile and sorted(profile.traits),
             "learned": sorted((each.state, each.facts) for each in await memory.extraction(**who)),
             "spending": sorted({each.kind for each in await memory.spending(**who)}),
