@@ -22,13 +22,22 @@ _OF_CONVERSATION = re.compile(
     rf"(?:i|we|you)(?:'ve| have| had)?{_OFTEN} (?:{_SPOKEN}))\b",
     re.IGNORECASE,
 )
+# Words of a question that do not say what a turn is about: "last", "two weeks ago", and "name" in "my sister's name",
+# which most messages with the word have of the user.
+_UNIT = r"(?:days?|weeks?|weekends?|months?|years?)"
+_DECIDES_NOTHING = re.compile(
+    rf"\b(?:(?:last|next|past)(?! names?\b)(?:(?: \w+)? {_UNIT}\b)?|\w+ {_UNIT} ago\b|ago\b)|"
+    r"(?<!user['\u2019]s )(?<=['\u2019]s )names?\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A query in words: its distinct `terms`, and every word of it, to detect names of speakers.
 
-    `capitalised` words within a sentence may be variants of a name. `user_names` are terms that name the user.
+    `capitalised` words within a sentence may be variants of a name. `user_names` are terms that name the user,
+    `decides_nothing` others that do not say what a turn is about ("last", "two weeks ago").
     """
 
     text: str
@@ -37,6 +46,7 @@ class Question:
     language: str = "english"
     capitalised: frozenset[str] = frozenset()
     user_names: frozenset[str] = frozenset()
+    decides_nothing: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
@@ -44,7 +54,15 @@ class Question:
         found = tuple((terms(_OF_CONVERSATION.sub(" ", text), language) or terms(text, language))[:most_terms])
         words = frozenset(tokens(text))
         capitals = capitalised_words(text) if len(found) < most_terms else frozenset()
-        return cls(text=text, terms=found, words=words, language=language, capitalised=capitals)
+        idle = frozenset(term for each in _DECIDES_NOTHING.findall(text) for term in terms(each, language))
+        return cls(
+            text=text,
+            terms=found,
+            words=words,
+            language=language,
+            capitalised=capitals,
+            decides_nothing=frozenset() if idle.issuperset(found) else idle,
+        )
 
     def naming_user(self, names: Iterable[str]) -> "Question":
         """The question where these terms name the user: all turns are about the user, so the names decide nothing.
@@ -231,8 +249,10 @@ def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[
 
 
 def named_terms(frame: Frame, question: Question) -> list[int]:
-    """The indexes of the query's terms that are names of speakers, whose bonus covers them, or of the user."""
-    spoken = set(question.user_names)
+    """The indexes of the query's terms that are relative times, or names of the user or of speakers, whose bonus covers
+    them.
+    """
+    spoken = {*question.user_names, *question.decides_nothing}
     for name in named_speakers(frame, question):
         spoken.update(terms(name, question.language))
         spoken.update(term for word in _variants_of(name, question) for term in terms(word, question.language))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
 from aftermind.ranking import (
     Frame,
+    Question,
     Scores,
     capitalised_words,
     covering_value,
@@ -19,6 +20,7 @@ from aftermind.ranking import (
     fact_value,
     is_stop_word,
     lifted,
+    named_speakers,
     overlap,
     ranks,
     sureness,
@@ -33,6 +35,7 @@ from aftermind.types.feedback import FeedbackCount
 
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
+WITHOUT_WORDS = 0.05  # the least score of its turns where the question's other words are in no turn and no fact
 FEW_TERMS = 3  # of a message, with which it is half as likely to report what happened: thanks have fewer
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
@@ -94,20 +97,22 @@ def places(
     return found, len(order)
 
 
-def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: bool) -> Scores:
+def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: bool, has_words: bool) -> Scores:
     """The scores with the turns of a period at `LEAST_IN_PERIOD` at least, also without a word of the question.
 
     If the question asks for the period alone, each of its turns answers, and the others come behind: what is likest to
-    such a question is chance.
+    such a question is chance. If it asks for more, and nothing has its words (not `has_words`), a turn of the period
+    is likelier to answer than one that is hardly like the question.
     """
     if time.start is None or time.end is None:
         return scores
     within = frame.candidate & (frame.said_at >= time.start.timestamp()) & (frame.said_at < time.end.timestamp())
-    if is_alone:
-        likely = IN_PERIOD_ALONE * frame.length / (frame.length + FEW_TERMS)
+    if is_alone or not has_words:
+        likely = (IN_PERIOD_ALONE if is_alone else WITHOUT_WORDS) * frame.length / (frame.length + FEW_TERMS)
         answering = np.maximum(likely + (1 - likely) * scores.total, LEAST_IN_PERIOD)
         is_later = frame.said_at < (time.end + MENTIONED_LATER).timestamp()
-        outside = np.where(within | ((frame.said_at >= time.end.timestamp()) & is_later), 1.0, OUTSIDE_PERIOD)
+        is_near = within | ((frame.said_at >= time.end.timestamp()) & is_later)
+        outside = np.where(is_near, 1.0, OUTSIDE_PERIOD if is_alone else 1.0)
         return replace(scores, total=np.where(within, answering, scores.total * outside))
     return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), scores.total))
 
@@ -151,6 +156,22 @@ def prefer_names(matches: Sequence[Match]) -> list[Match]:
     pairs = zip(turns, named, strict=True)
     scores = [shifted(match.score, NAMING * log1p(count)) if count else match.score for (match, _), count in pairs]
     return rescored([match for match, _ in turns], scores)
+
+
+def about_named(
+    hits: Sequence[FactHit], frame: Frame, question: Question, shares: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The shares of facts without those about a speaker whom the question does not name, where it names another."""
+    named = named_speakers(frame, question)
+    if not hits or not named:
+        return shares
+    others = {name.casefold() for name in set(frame.name) if name and name not in named}
+    names = {term for name in named for term in terms(name, question.language)}
+    is_about_other = [
+        hit.subject.casefold() in others and names.isdisjoint(question.terms[place] for place in hit.places)
+        for hit in hits
+    ]
+    return np.where(is_about_other, 0.0, shares)
 
 
 def weighed(
@@ -201,27 +222,31 @@ def supersede(
     What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
     about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
     more keeps its score for questions about the rest; one with the user's name does not pass its score on where the
-    question `names_user` and has no word of what ended.
+    question `names_user` and has no word of what ended. What began after the moment passes its score on in the same
+    way, to what it took the place of.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
+    replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE}
+    later = [fact for fact in facts if fact.valid_from and fact.valid_from > moment and _about(fact) in replaced]
     passed_on: dict[FactId, float] = {}
     found = []
     for match, turn in _turns(matches):
-        ends, stands = _ended_after(turn, ended), [fact for fact in current if turn.id in fact.sources]
+        stands = [fact for fact in current if turn.id in fact.sources]
+        ends = [*_ended_after(turn, ended), *(fact for fact in later if turn.id in fact.sources)]
         if ends:
             ends = _select_asked(ends, stands, words)
         if not ends:
             found.append(match)
             continue
-        at = max(fact.valid_to for fact in ends if fact.valid_to is not None)
-        is_answer = is_past and (start is None or at > start)
+        at = max((fact.valid_to for fact in ends if fact.valid_to and fact.valid_to <= moment), default=None)
+        is_answer = at is not None and is_past and (start is None or at > start)
         score = match.score if is_answer else shifted(match.score, SUPERSEDED)
         found.append(replace(match, superseded_at=at, score=score))
         is_by_name = names_user and any(fact.names_user for fact in stands)
-        about = {(fact.subject, fact.predicate) for fact in ends if not is_by_name or words.share(fact.text)}
+        about = {_about(fact) for fact in ends if not is_by_name or words.share(fact.text)}
         for fact in () if is_answer else current:
-            if (fact.subject, fact.predicate) in about:
+            if _about(fact) in about:
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
     least = {
         source: FOLLOWING * passed_on[fact.id] for fact in current if fact.id in passed_on for source in fact.sources
@@ -235,27 +260,36 @@ def supersede(
 
 def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
     """The current facts that took the place of former ones and are named in the question ("before Oslo")."""
-    about = {(fact.subject, fact.predicate) for fact in former}
+    about = {_about(fact) for fact in former}
     return [
         fact
         for fact in current
-        if fact.cardinality is Cardinality.SINGLE
-        and (fact.subject, fact.predicate) in about
-        and words.share(fact.object)
+        if fact.cardinality is Cardinality.SINGLE and _about(fact) in about and words.share(fact.object)
     ]
+
+
+def predecessors_of(successors: Sequence[Fact], former: Sequence[Fact]) -> list[Fact]:
+    """The former facts whose place the successors took."""
+    about = {_about(fact) for fact in successors}
+    return [fact for fact in former if _about(fact) in about]
 
 
 def raise_former(
     matches: Sequence[Match], then: Sequence[Fact], successors: Sequence[Fact], words: QuestionWords
 ) -> tuple[list[Match], dict[FactId, float]]:
     """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
-    Those of `successors` come behind ("Where did I live before Oslo?").
+    Those of `successors` come behind ("Where did I live before Oslo?"), and pass their score on if the question has no
+    word of what they took the place of ("my job before Northern Rail").
 
     Also scores of the former facts, by their own words or their best turn.
     """
     sources = {source for fact in then for source in fact.sources}
+    behind = {source for fact in successors for source in fact.sources} - sources
+    least = 0.0
+    if not any(words.share(fact.text) for fact in then):
+        least = max((match.score for match, turn in _turns(matches) if turn.id in behind), default=0.0)
     raised = [
-        replace(match, score=shifted(match.score, IN_PERIOD)) if turn.id in sources else match
+        replace(match, score=max(shifted(match.score, IN_PERIOD), least)) if turn.id in sources else match
         for match, turn in _turns(matches)
     ]
     scores = {turn.id: match.score for match, turn in _turns(raised)}
@@ -263,12 +297,12 @@ def raise_former(
         fact.id: max(
             [
                 shifted(covering_value(words.share(fact.text)), IN_PERIOD),
+                least,
                 *(scores.get(each, 0.0) for each in fact.sources),
             ]
         )
         for fact in then
     }
-    behind = {source for fact in successors for source in fact.sources} - sources
     most = FOLLOWING * max(passed_on.values(), default=0.0)
     capped = [
         replace(match, score=min(match.score, most)) if turn.id in behind else match for match, turn in _turns(raised)
@@ -289,6 +323,10 @@ def _turns(matches: Sequence[Match]) -> list[tuple[Match, Episode]]:
 def _ranked(matches: Sequence[Match]) -> list[Match]:
     ordered = sorted(matches, key=lambda match: -match.score)
     return [match if match.rank == rank else replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
+
+
+def _about(fact: Fact) -> tuple[str, str]:
+    return fact.subject, fact.predicate
 
 
 def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:

@@ -589,7 +589,10 @@ class Recall:
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
+        current = run.briefing.facts if run.time.is_undated_past else ()
         then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)])
+        successors = match_selection.successors_of(then or run.briefing.former, current, run.words)
+        then = then or match_selection.predecessors_of(successors, run.briefing.former)
         if run.briefing.former:
             # In the order of time only the marks count.
             is_past, start = (
@@ -599,9 +602,6 @@ class Recall:
                 run.matches, facts, run.words, moment=moment, is_past=is_past, start=start, names_user=run.names_user
             )
         if then and run.query.mode is not RecallMode.RECENCY:
-            is_undated = run.time.is_undated_past
-            current = run.briefing.facts if is_undated else ()
-            successors = match_selection.successors_of(then, current, run.words)
             for fact in successors:
                 run.shares.pop(fact.id, None)
             run.matches, scores = match_selection.raise_former(run.matches, then, successors, run.words)
@@ -685,7 +685,7 @@ class Recall:
         if question.terms:
             run.words = QuestionWords.of(query.searched, by_term, question.language)
         told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
-        worth = shares(told, frame, question, frequencies)
+        worth = match_selection.about_named(found.facts, frame, question, shares(told, frame, question, frequencies))
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
         if "history" not in query.load:
             return []
@@ -700,10 +700,13 @@ class Recall:
         scores = match_selection.weighed(found.facts, ids, frame, scores, worth)
         if run.time.end is not None:
             specific = [each not in UNSPECIFIC_TERMS and not each[0].isdigit() for each in question.terms]
-            is_alone = not (worths > 0)[np.array(specific, dtype=bool)].any()  # a name of a speaker is worth nothing
+            asked = np.array(specific, dtype=bool) & (worths > 0)  # a speaker's name is worth nothing
+            shared = np.asarray(frequencies.having) > 0
+            shared[[place for hit in found.facts for place in hit.places]] = True
+            is_alone, has_words = not asked.any(), bool((asked & shared).any())
             likely = frame.candidate if is_alone else frame.candidate & (scores.total > 0)
             run.time = run.time.among(query.searched, frame.said_at[likely])
-            scores = match_selection.admit_period(scores, frame, run.time, is_alone=is_alone)
+            scores = match_selection.admit_period(scores, frame, run.time, is_alone=is_alone, has_words=has_words)
         most = max(limit * SPARE if query.diversity else limit, RERANKED if query.rerank else 0, LEAST_CONSIDERED)
         settings = self._settings
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight

@@ -81,13 +81,15 @@ class Search:
 class FactHit:
     """A fact that shares words with the query: its matching terms, by index, and its source turns.
 
-    `having` is the number of facts with each of these terms. `names_user`: it states the name of the user.
+    `having` is the number of facts with each of these terms. `subject` is its subject's name, `names_user` whether it
+    states the name of the user.
     """
 
     id: FactId
     places: Sequence[int]
     having: Sequence[int]
     confidence: float = 1.0
+    subject: str = ""
     names_user: bool = False
     sources: Sequence[EpisodeId] = ()
 

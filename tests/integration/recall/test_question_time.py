@@ -345,9 +345,11 @@ async def empty(
         yield made
 
 
-async def say(memory: Memory, *said: tuple[str, tuple[int, int, int]], user: str = "vera") -> None:
+async def say(
+    memory: Memory, *said: tuple[str, tuple[int, int, int]], user: str = "vera", name: str | None = None
+) -> None:
     for text, day in said:
-        message = Message.user(text, occurred_at=datetime(*day, tzinfo=UTC))
+        message = Message(role="user", content=text, name=name, occurred_at=datetime(*day, tzinfo=UTC))
         await memory.remember([message], user_id=user, session_id="s")
         await memory.drain(user_id=user)
 
@@ -673,3 +675,91 @@ async def test_a_word_that_may_be_a_name_or_a_former_time_counts_as_a_word(
 
     contents = [match.item.content for match in found if isinstance(match.item, Episode)]
     assert first in contents[:2]
+
+
+JOURNEYS = (
+    ("Went skiing last weekend in Davos.", (2023, 2, 20)),
+    ("How are the winters there?", (2023, 7, 4)),
+    ("My last car broke down again.", (2024, 8, 9)),
+    ("We spent two weeks hiking in Madeira.", (2025, 10, 5)),
+    ("I keep meaning to learn the cello.", (2026, 9, 3)),
+)
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("Where did I travel last autumn?", "We spent two weeks hiking in Madeira."),
+        ("Where did I travel in October 2025?", "We spent two weeks hiking in Madeira."),
+        ("Which car did I drive in the last ten years?", "My last car broke down again."),
+    ],
+)
+async def test_the_words_that_name_a_time_from_today_match_no_messages(
+    empty: Memory, question: str, first: str
+) -> None:
+    await say(empty, *JOURNEYS)
+
+    found = await empty.recall_scored(question, user_id="vera", load=["history"])
+
+    contents = [match.item.content for match in found if isinstance(match.item, Episode)]
+    assert contents[0] == first
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What was my job in 2023?", "Brightline"),
+        ("What was my job before Northern Rail?", "Brightline"),
+        ("What is my job?", "Northern Rail"),
+        ("What was my job in 2025?", "Northern Rail"),
+    ],
+)
+async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(
+    empty: Memory, question: str, answer: str
+) -> None:
+    await say(
+        empty,
+        ("I work at Brightline as a designer.", (2022, 3, 1)),
+        ("I bought a tent.", (2023, 5, 1)),
+        ("I started a new job at Northern Rail.", (2024, 3, 2)),
+    )
+
+    found = await empty.recall_scored(question, user_id="vera")
+    facts = [match for match in found if isinstance(match.item, Fact)]
+    block = await empty.recall(question, user_id="vera", token_budget=250)
+
+    assert facts[0].item.object == answer  # type: ignore[union-attr]
+    assert facts[0].score > 0.1
+    assert answer in block.text
+
+
+async def test_a_fact_about_another_speaker_lifts_nothing_for_the_one_that_is_named(empty: Memory) -> None:
+    for name, text in (("Dana", "I moved to Vienna in spring."), ("Emil", "I live in Ghent.")):
+        await say(empty, (text, (2026, 4, 3)), name=name)
+
+    dana = await empty.recall_scored("Where does Dana live?", user_id="vera")
+    emil = await empty.recall_scored("Where does Emil live?", user_id="vera")
+    both = await empty.recall_scored("Where do Dana and Emil live?", user_id="vera")
+
+    def scores(matches: list[Match]) -> dict[str, float]:
+        return {m.item.text if isinstance(m.item, Fact) else m.item.content: m.score for m in matches}  # type: ignore[union-attr]
+
+    assert list(scores(dana))[:2] == ["I moved to Vienna in spring.", "Dana lives in Vienna"]
+    assert scores(dana)["Emil lives in Ghent"] < 0.2
+    assert list(scores(emil))[:2] == ["I live in Ghent.", "Emil lives in Ghent"]
+    assert scores(emil)["I moved to Vienna in spring."] < 0.2
+    assert min(scores(both)[f"{name}"] for name in ("Emil lives in Ghent", "Dana lives in Vienna")) > 0.5
+
+
+async def test_the_name_of_another_is_not_that_of_the_user(empty: Memory) -> None:
+    await say(empty, ("My sister Ana is a dentist.", (2026, 2, 3)), ("My name is Ben.", (2026, 5, 3)))
+
+    sister = await empty.recall_scored("What is my sister's name?", user_id="vera")
+    mine = await empty.recall_scored("What is my name?", user_id="vera")
+    of_user = await empty.recall_scored("What is the user's name?", user_id="vera")
+
+    def first(matches: list[Match]) -> str:
+        return next(match.item.content for match in matches if isinstance(match.item, Episode))
+
+    assert first(sister) == "My sister Ana is a dentist."
+    assert first(mine) == first(of_user) == "My name is Ben."

@@ -247,6 +247,7 @@ class EpisodeColumns:
                 places=places,
                 having=[having[place] for place in places],
                 confidence=fact.confidence,
+                subject=fact.subject,
                 names_user=fact.names_user,
                 sources=fact.sources,
             )

@@ -43,7 +43,8 @@ def fact_hits_cte(*, filtered: bool) -> str:
                 WHERE {_OWNED} AND {_BELIEVED_THEN if filtered else _BELIEVED} LIMIT {MAX_FACTS_PER_TERM}) AS f
             WHERE CAST(:fact_hits AS boolean)
         ), told AS MATERIALIZED (
-            SELECT best.id, places, counts, f.confidence, f.subject = '{USER}' AND f.predicate = 'name' AS names_user, (
+            SELECT best.id, places, counts, f.confidence, f.subject,
+                   f.subject = '{USER}' AND f.predicate = 'name' AS names_user, (
                 SELECT json_agg(episode_id) FROM aftermind.fact_sources AS s
                 WHERE s.namespace = :namespace AND s.user_id = :user AND s.fact_id = best.id) AS sources
             FROM (
@@ -66,6 +67,7 @@ def parse_hits(sent: str | None, *, terms: int) -> list[FactHit]:
             places=list(having),
             having=list(having.values()),
             confidence=row["confidence"],
+            subject=row["subject"],
             names_user=row["names_user"],
             sources=[EpisodeId(UUID(each)) for each in row["sources"] or ()],
         )
