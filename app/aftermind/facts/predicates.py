@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from aftermind.types import Cardinality
+from aftermind.types import Cardinality, Fact
 
 # Several wordings of one relation. Left: how people and models put it; right: the name that is stored.
 _SYNONYMS: Mapping[str, str] = {
@@ -87,6 +87,24 @@ _SINGLE = frozenset(
     }
 )
 
+# Words by which questions in German, Spanish and French ask for a predicate, whose name is English.
+_QUESTION_WORDS: Mapping[str, str] = {
+    "lives_in": "wohne wohnst wohnt wohnen wohnte lebe lebst lebt lebte Wohnort "
+    "vivo vives vive vivir vivía habite habites habiter habitais",
+    "works_at": "arbeite arbeitest arbeitet arbeitete Arbeitgeber trabajo trabajas trabaja trabajaba empresa "
+    "travaille travailles travaillais employeur",
+    "has_job": "Beruf arbeite arbeitest trabajo trabajas profesión métier travaille travailles",
+    "likes": "mag magst liebe gusta gustan encanta aime aimes",
+    "dislikes": "mag magst hasse gusta gustan odio aime déteste",
+    "diet": "Ernährung esse dieta como régime mange",
+    "allergic_to": "allergisch Allergie Allergien alérgico alérgica alergia alergias allergique allergies",
+    "speaks": "spreche sprichst Sprache Sprachen hablo hablas idioma idiomas parle parles langue langues",
+    "has_pet": "Haustier Haustiere Hund Katze mascota mascotas perro gato animal chien",
+    "name": "heiße heißt llamo llamas nombre appelle appelles nom prénom",
+    "birthday": "Geburtstag cumpleaños anniversaire",
+    "attends": "studiere studierst Universität estudio estudias universidad étudie université",
+}
+
 # The predicate that each ends for the same object: to dislike tea ends to like it.
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 
@@ -112,6 +130,12 @@ def cardinality(predicate: str, said: Cardinality | None = None) -> Cardinality:
     if predicate in OPPOSITES or predicate.startswith(("has_", "visited", "owns", "speaks", "allergic")):
         return Cardinality.MULTI
     return said or Cardinality.MULTI
+
+
+def searched_text(fact: Fact) -> str:
+    """The fact with the words that questions in other languages have for its predicate."""
+    words = _QUESTION_WORDS.get(fact.predicate)
+    return f"{fact.text} {words}" if words else fact.text
 
 
 def excludes(predicate: str, new: str, old: str) -> bool:

@@ -1,6 +1,6 @@
 """From scores to matches: ranked, over the bar, diverse where that is asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import log1p
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
+from aftermind.facts.predicates import searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -216,6 +217,7 @@ def supersede(
     is_past: bool,
     start: datetime | None = None,
     names_user: bool = False,
+    named: Collection[FactId] = (),
 ) -> tuple[list[Match], dict[FactId, float]]:
     """Matches with those marked, and less likely, whose statement was no longer true at a moment.
 
@@ -223,7 +225,7 @@ def supersede(
     about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
     more keeps its score for questions about the rest; one with the user's name does not pass its score on where the
     question `names_user` and has no word of what ended. What began after the moment passes its score on in the same
-    way, to what it took the place of.
+    way, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
@@ -241,10 +243,11 @@ def supersede(
             continue
         at = max((fact.valid_to for fact in ends if fact.valid_to and fact.valid_to <= moment), default=None)
         is_answer = at is not None and is_past and (start is None or at > start)
-        score = match.score if is_answer else shifted(match.score, SUPERSEDED)
+        is_named = any(fact.id in named for fact in ends)
+        score = match.score if is_answer or is_named else shifted(match.score, SUPERSEDED)
         found.append(replace(match, superseded_at=at, score=score))
         is_by_name = names_user and any(fact.names_user for fact in stands)
-        about = {_about(fact) for fact in ends if not is_by_name or words.share(fact.text)}
+        about = {_about(fact) for fact in ends if not is_by_name or words.share(searched_text(fact))}
         for fact in () if is_answer else current:
             if _about(fact) in about:
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
@@ -256,6 +259,13 @@ def supersede(
         for match, turn in _turns(found)
     ]
     return _ranked(raised), passed_on
+
+
+def named_former(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
+    """The former facts that the question names in place of the current one ("When did I move to Bergen?")."""
+    named = {_about(fact) for fact in current if words.share(fact.object)}
+    replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE} - named
+    return [fact for fact in former if _about(fact) in replaced and words.share(fact.object)]
 
 
 def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
@@ -286,7 +296,7 @@ def raise_former(
     sources = {source for fact in then for source in fact.sources}
     behind = {source for fact in successors for source in fact.sources} - sources
     least = 0.0
-    if not any(words.share(fact.text) for fact in then):
+    if not any(words.share(searched_text(fact)) for fact in then):
         least = max((match.score for match, turn in _turns(matches) if turn.id in behind), default=0.0)
     raised = [
         replace(match, score=max(shifted(match.score, IN_PERIOD), least)) if turn.id in sources else match
@@ -296,7 +306,7 @@ def raise_former(
     passed_on = {
         fact.id: max(
             [
-                shifted(covering_value(words.share(fact.text)), IN_PERIOD),
+                shifted(covering_value(words.share(searched_text(fact))), IN_PERIOD),
                 least,
                 *(scores.get(each, 0.0) for each in fact.sources),
             ]
@@ -343,8 +353,8 @@ def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionW
     their subjects. Without any word, and where nothing still is true, it may be about each of them.
     """
     stands = [fact for fact in stands if fact.predicate != "name" or words.share("name")]
-    of_ends = [words.share(fact.text) for fact in ends]
-    shares = [*of_ends, *(words.share(fact.text) for fact in stands)]
+    of_ends = [words.share(searched_text(fact)) for fact in ends]
+    shares = [*of_ends, *(words.share(searched_text(fact)) for fact in stands)]
     low, best = min(shares), max(of_ends)
     if stands and (not best or best < max(shares)):
         return []

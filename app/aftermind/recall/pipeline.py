@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.learned_procedures import PROCEDURE
+from aftermind.facts.predicates import searched_text
 from aftermind.freshness import ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.llm import token_count
@@ -590,17 +591,26 @@ class Recall:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
         current = run.briefing.facts if run.time.is_undated_past else ()
-        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(fact.text)])
+        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(searched_text(fact))])
         successors = match_selection.successors_of(then or run.briefing.former, current, run.words)
         then = then or match_selection.predecessors_of(successors, run.briefing.former)
+        named = [] if then else match_selection.named_former(run.briefing.former, run.briefing.facts, run.words)
         if run.briefing.former:
             # In the order of time only the marks count.
             is_past, start = (
                 (True, None) if run.query.mode is RecallMode.RECENCY else (run.time.is_past, run.time.start)
             )
             run.matches, run.passed_on = match_selection.supersede(
-                run.matches, facts, run.words, moment=moment, is_past=is_past, start=start, names_user=run.names_user
+                run.matches,
+                facts,
+                run.words,
+                moment=moment,
+                is_past=is_past,
+                start=start,
+                names_user=run.names_user,
+                named={fact.id for fact in named},
             )
+        then = then or named
         if then and run.query.mode is not RecallMode.RECENCY:
             for fact in successors:
                 run.shares.pop(fact.id, None)
@@ -609,10 +619,13 @@ class Recall:
         if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
             _keep_likely(run, run.matches, least=run.query.min_score)
         run.available = len(run.matches) if run.is_complete else max(run.available, len(run.matches))
+        found: list[Match] = []
         if "facts" in run.query.load:
             run.facts = run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *then]
+            found = self._scored_facts(run, limit)
         if run.query.rerank:
-            await self._rerank(run)
+            found = await self._rerank(run, found)
+            _keep_likely(run, run.matches, least=run.min_score)
         ranked = run.matches
         if run.query.diversity:
             run.matches = match_selection.spread(ranked, amount=run.query.diversity, limit=limit)
@@ -620,8 +633,9 @@ class Recall:
         if run.excluded is not None:
             run.excluded.add(ranked[:limit], run.matches, ExclusionReason.SIMILAR)
             run.excluded.add(ranked[limit:], run.matches, ExclusionReason.LIMIT)
-        if "facts" in run.query.load:
-            self._add_facts(run, limit)
+        if found:
+            merged = sorted([*run.matches, *found], key=lambda match: -match.score)
+            run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)]
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
         """No node answered: what waits in Redis or on this host is still shown, but for what may be forgotten."""
@@ -713,7 +727,7 @@ class Recall:
         is_reordered = is_reordered or run.time.orders_turns or run.spans_sessions
         most = max(most, CANDIDATES if is_reordered else 0)
         # What is no longer true, and what took its place, have their scores later: `min_score` is applied to those.
-        least = run.time.threshold(min(run.min_score, NOISE))
+        least = None if query.rerank else run.time.threshold(min(run.min_score, NOISE))
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.is_complete = len(places) == run.available
         if run.min_score > NOISE:
@@ -726,22 +740,30 @@ class Recall:
             run.excluded.near = every[len(places) :]
         return places
 
-    async def _rerank(self, run: _Run) -> None:
-        """Reorder the best by the reranker's own scores; where it fails or is slow, the order stays."""
-        if self._reranker is None or not run.matches:
-            return
-        contents = [_read_text(match.item, match.passage) for match in run.matches if isinstance(match.item, Episode)]
+    async def _rerank(self, run: _Run, facts: list[Match]) -> list[Match]:
+        """Reorder messages and facts by the reranker's own scores; returns the facts. The order's k-th has the k-th
+        greatest score, so whatever follows keeps it. Where the reranker fails or is slow, the order stays.
+        """
+        found = [*run.matches, *facts]
+        if self._reranker is None or not found:
+            return facts
         try:
             async with asyncio.timeout_at(run.deadline):
-                scores = await self._reranker(run.query.searched, contents)
+                given = await self._reranker(run.query.searched, [_read_text(each) for each in found])
+            pairs = sorted(zip(found, map(float, given), strict=True), key=lambda pair: -pair[1])
         except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
             run.degraded.append(f"the reranker failed ({type(exc).__name__}): its order is missing")
-            return
-        scored = [replace(m, rerank_score=float(s)) for m, s in zip(run.matches, scores, strict=False)]
-        scored.sort(key=lambda match: -(match.rerank_score or 0.0))
-        run.matches = [replace(match, rank=rank) for rank, match in enumerate(scored, start=1)]
+            return facts
+        scores = sorted((each.score for each in found), reverse=True)
+        reranked = [
+            replace(each, rerank_score=by_reranker, score=score)
+            for (each, by_reranker), score in zip(pairs, scores, strict=True)
+        ]
+        episodes = [each for each in reranked if isinstance(each.item, Episode)]
+        run.matches = [replace(each, rank=rank) for rank, each in enumerate(episodes, start=1)]
+        return [each for each in reranked if isinstance(each.item, Fact)]
 
-    def _add_facts(self, run: _Run, limit: int) -> None:
+    def _scored_facts(self, run: _Run, limit: int) -> list[Match]:
         scored = match_selection.score_facts(run.facts, run.shares, run.matches, passed_on=run.passed_on)
         weight, judged = self._settings.recall_feedback_weight, match_selection.judged(scored, run.feedback)
         confident = match_selection.confident(judged)
@@ -756,8 +778,7 @@ class Recall:
             run.excluded.add(reinforced, facts, ExclusionReason.MIN_SCORE)
             run.excluded.add(facts, facts[:limit], ExclusionReason.LIMIT)
             run.excluded.add(ended, (), ExclusionReason.SUPERSEDED)
-        merged = sorted([*run.matches, *facts[:limit]], key=lambda match: -match.score) if facts else run.matches
-        run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)] if facts else merged
+        return facts[:limit]
 
     def _question(self, run: _Run) -> Question:
         words = "" if run.query.mode is RecallMode.VECTOR else run.query.searched
@@ -847,6 +868,9 @@ def _explained(found: Sequence[tuple[Match, ExclusionReason]], block: RecallBloc
     )
 
 
-def _read_text(episode: Episode, passage: Passage | None) -> str:
-    """What a reranker reads of an episode."""
-    return episode.content if passage is None else episode.content[passage.start : passage.end]
+def _read_text(match: Match) -> str:
+    """What a reranker reads of a match."""
+    item, passage = match.item, match.passage
+    if isinstance(item, Episode):
+        return item.content if passage is None else item.content[passage.start : passage.end]
+    return item.text if isinstance(item, Fact) else ""

@@ -54,7 +54,6 @@ def shown(claim: Assertion) -> str:
         ("I work for Globex as an engineer.", ["works_at Globex", "has_job engineer"]),
         ("I work at the Bank of America as a data analyst.", ["works_at Bank of America", "has_job data analyst"]),
         ("I'm employed by Novo as a chemist.", ["works_at Novo", "has_job chemist"]),
-        ("I work as a nurse.", ["has_job nurse"]),
         ("I joined Hooli yesterday.", ["works_at Hooli >2024-06-11"]),
         ("I started at Globex today.", ["works_at Globex >2024-06-12"]),
         ("I quit my job at Acme.", ["works_at Acme <2024-06-12"]),

@@ -9,6 +9,7 @@ from sys import intern
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.facts.predicates import searched_text
 from aftermind.ranking import Frame, Frequencies, Question, ends_asking, idf, terms
 from aftermind.ranking.passages import passage_terms, split
 from aftermind.ranking.vectors import Matrix, cosine, part_vectors, unit, whole
@@ -258,7 +259,7 @@ class EpisodeColumns:
     def _fact_terms(self, fact: Fact) -> frozenset[str]:
         known = self._facts.get(fact.id)
         if known is None:
-            known = self._facts[fact.id] = frozenset(map(intern, terms(fact.text, self._language)))
+            known = self._facts[fact.id] = frozenset(map(intern, terms(searched_text(fact), self._language)))
         return known
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import TextClause, text
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Ring
 from aftermind.db.postgres_transaction import pg
+from aftermind.facts.predicates import searched_text
 from aftermind.ranking.tokenizer import LanguageFor
 from aftermind.stores.postgres.encrypted_columns import sealed_fact
 from aftermind.stores.postgres.owner_term_keys import term_keys
@@ -153,7 +154,7 @@ async def add(tx: Transaction, facts: Sequence[Fact], rings: Mapping[str, Ring],
 
 
 def _terms(fact: Fact, ring: Ring, language: str) -> str:
-    return "{" + ",".join(map(str, term_keys(fact.scope, fact.text, language, key=ring.terms or b""))) + "}"
+    return "{" + ",".join(map(str, term_keys(fact.scope, searched_text(fact), language, key=ring.terms or b""))) + "}"
 
 
 async def supersede(
