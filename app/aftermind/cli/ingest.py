@@ -20,7 +20,7 @@ from aftermind.cli import importers, terminal
 from aftermind.cli.importers import BadLine, FileEdits, FileTurn
 from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
-from aftermind.receipt import Receipt
+from aftermind.receipt import Receipt, StepState
 from aftermind.types import EpisodeId, Scope
 from aftermind.types.message import keyed_ids
 
@@ -55,6 +55,7 @@ class Ingested:
     spooled: int = 0
     messages: int = 0
     known: int | None = 0  # of the messages: accepted before, by an earlier command or another one; None: not counted
+    forgotten: int | None = None  # of the messages: refused by an earlier forget; None: not counted
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
     dead: int = 0  # dead letters of the users, when all was done
@@ -169,6 +170,7 @@ async def play(
         bars.update(queued, completed=len(turns))
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
+            done.forgotten = None if done.stalled else await _count_forgotten(memory, stored)
         await _undo(memory, [each for each in stored if each[0].undone], done, seconds=still_seconds)
     if edits:
         edits = [replace(each, namespace=namespace or each.namespace) for each in edits]
@@ -193,16 +195,40 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
 
 async def _count_known(memory: Memory, turns: Iterable[FileTurn]) -> int | None:
     """Messages of these turns that were accepted before; None while the store is away."""
-    ids = dict[tuple[str | None, str | None], list[EpisodeId]]()  # by namespace and user
+    ids = list[tuple[FileTurn, Sequence[EpisodeId]]]()
     for turn in turns:
         with suppress(errors.InvalidInput):  # reported when it is handed over
             scope = Scope(namespace=turn.namespace or memory.namespace, user_id=turn.user_id)
-            ids.setdefault((turn.namespace, turn.user_id), []).extend(keyed_ids(scope, turn.key, len(turn.messages))[1])
+            ids.append((turn, keyed_ids(scope, turn.key, len(turn.messages))[1]))
     try:
-        found = [await memory.get(*each, user_id=user, namespace=space) for (space, user), each in ids.items()]
+        found = await _existing(memory, ids)
     except errors.StoreUnavailable:
         return None
-    return sum(each is not None for known in found for each in known)
+    return sum(each in found for _, of_turn in ids for each in of_turn)
+
+
+async def _count_forgotten(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]]) -> int | None:
+    """Messages of these turns that an earlier forget refused; None while the store is away."""
+    count = 0
+    try:
+        for start in range(0, len(turns), MAX_IN_FLIGHT):
+            some = turns[start : start + MAX_IN_FLIGHT]
+            found = await _existing(memory, [(turn, receipt.episode_ids) for turn, receipt in some])
+            for _, receipt in some:
+                missing = sum(each not in found for each in receipt.episode_ids)
+                if missing and (await receipt.status()).stored in (StepState.DONE, StepState.FORGOTTEN):
+                    count += missing
+    except errors.StoreUnavailable:
+        return None
+    return count
+
+
+async def _existing(memory: Memory, ids: Iterable[tuple[FileTurn, Sequence[EpisodeId]]]) -> set[EpisodeId]:
+    by_owner = dict[tuple[str | None, str | None], list[EpisodeId]]()  # namespace, user
+    for turn, of_turn in ids:
+        by_owner.setdefault((turn.namespace, turn.user_id), []).extend(of_turn)
+    found = [await memory.get(*each, user_id=user, namespace=space) for (space, user), each in by_owner.items()]
+    return {each.id for episodes in found for each in episodes if each is not None}
 
 
 def report(done: Ingested) -> None:
@@ -215,8 +241,7 @@ def report(done: Ingested) -> None:
         terminal.count_of(count, noun)
         for count, noun in ((done.queued, "turn"), (done.messages, "message"), (len(done.users), "user"))
     )
-    parts = "" if done.known is None else f", {done.messages - done.known:,} new, {done.known:,} already stored"
-    out.print(f"{turns} ({messages}{parts}) of {users} accepted, {len(done.bad):,} skipped.")
+    out.print(f"{turns} ({messages}{_shares(done)}) of {users} accepted, {len(done.bad):,} skipped.")
     if done.undone:
         out.print(f"{terminal.count_of(done.undone, 'message')} undone, as where they were exported.")
     if done.edits:
@@ -234,6 +259,15 @@ def report(done: Ingested) -> None:
         terminal.warn(f"These users have {letters}. `aftermind dead-letters list` shows them, with the errors.")
     if done.spooled:
         terminal.warn(f"{done.spooled:,} of them are in this host's spool because Redis is down; they are sent later.")
+
+
+def _shares(done: Ingested) -> str:
+    if done.known is None:
+        return ""
+    # Until all turns are stored, messages that were not stored before are new ones or forgotten ones.
+    new = "" if done.forgotten is None else f", {max(0, done.messages - done.known - done.forgotten):,} new"
+    forgotten = f", {done.forgotten:,} forgotten here" if done.forgotten else ""
+    return f"{new}, {done.known:,} already stored{forgotten}"
 
 
 async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> list[tuple[FileTurn, Receipt]]:

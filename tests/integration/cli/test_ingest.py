@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from aftermind import Export, Memory, Message, Settings
 from aftermind.cli import importers, ingest, terminal
@@ -23,6 +24,13 @@ def turns(folder: Path, name: str, texts: Sequence[str]) -> list[importers.Found
     return list(importers.read(path, user="ann", session="s"))
 
 
+def dated(folder: Path, name: str, messages: Sequence[tuple[str, int]]) -> list[importers.Found]:
+    said = [{"role": "user", "content": text, "occurred_at": f"{year}-06-01T12:00:00+00:00"} for text, year in messages]
+    path = folder / name
+    path.write_text(json.dumps({"messages": said}) + "\n")
+    return list(importers.read(path, user="ann", session="s"))
+
+
 async def test_two_concurrent_runs_for_a_user_each_count_their_own_messages(tmp_path: Path) -> None:
     first = turns(tmp_path, "a.jsonl", [f"I read book {number}." for number in range(70)])
     second = turns(tmp_path, "b.jsonl", ["I like rain.", "I like snow."])
@@ -31,6 +39,35 @@ async def test_two_concurrent_runs_for_a_user_each_count_their_own_messages(tmp_
         again = await ingest.play(memory, [*second, *turns(tmp_path, "c.jsonl", ["I like hail."])])
 
     assert [(done.messages, done.known) for done in (*both, again)] == [(70, 0), (2, 0), (3, 2)]
+
+
+async def test_messages_that_an_earlier_forget_refuses_are_counted_as_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = dated(tmp_path, "a.jsonl", [("I read a book.", 2022), ("I read two.", 2023), ("I read three.", 2025)])
+    second = dated(tmp_path, "b.jsonl", [("I like rain.", 2021), ("I like snow.", 2026)])
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="off") as memory:
+        done = [await ingest.play(memory, first)]
+        await memory.forget(user_id="ann", before=datetime(2024, 1, 1, tzinfo=UTC))
+        done.append(await ingest.play(memory, first))
+        done.append(await ingest.play(memory, second))
+        done.append(await ingest.play(memory, first, wait=False))
+    for each in done:
+        ingest.report(each)
+
+    printed = capsys.readouterr().out.splitlines()
+    assert [(each.messages, each.known, each.forgotten) for each in done] == [
+        (3, 0, 0),
+        (3, 1, 2),
+        (2, 0, 0),
+        (3, 1, None),
+    ]
+    assert [line.partition(")")[0].partition("messages, ")[2] for line in printed] == [
+        "3 new, 0 already stored",
+        "0 new, 1 already stored, 2 forgotten here",
+        "2 new, 0 already stored",
+        "1 already stored",
+    ]
 
 
 async def test_messages_that_were_undone_are_hidden_where_an_export_is_ingested_too(tmp_path: Path) -> None:
