@@ -42,6 +42,10 @@ MAX_LACKING_SHARE = 0.01  # of episodes, at the cutover: turns that came a momen
 COUNT_PAUSE_SECONDS = 1.0
 COMPARED = 10  # hits of either embedder
 COMPARE_SECONDS = 120.0  # for a question: a person waits, and owners are read whole
+OWN_EMBEDDER = (
+    "An embedder object is passed to the memory: open it with Memory(embedder=…), and call `reembedding.start()` "
+    "without an argument."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,14 +244,18 @@ class Reembeddings:
 
     async def _target(self, to: str | None, dimension: int | None) -> tuple[Embedder, EmbedderIdentity]:
         if to is not None and not isinstance(to, str):
-            why = "it is the name of an embedder. An object is passed to the memory: Memory(embedder=…)."
-            raise errors.InvalidSettings("embedder", to, why)
+            raise errors.InvalidSettings("embedder", to, f"this is no name of an embedder. {OWN_EMBEDDER}")
         changed = {"embedder": to, "embedding_dimension": dimension}
         changed = {name: value for name, value in changed.items() if value is not None}
         if to is not None and to.rpartition(":")[2].isdecimal():  # its name has the dimension
             changed["embedding_dimension"] = dimension
         found = None if changed else self._embedder
-        found = found or factory.embedder(self._settings.model_copy(update=changed))
+        try:
+            found = found or factory.embedder(self._settings.model_copy(update=changed))
+        except errors.InvalidSettings as exc:
+            if to is None or exc.field != "AFTERMIND_EMBEDDER":  # another field: a name that needs an extra or a key
+                raise
+            raise errors.InvalidSettings("embedder", to, f"{exc.why} {OWN_EMBEDDER}") from exc
         if found is None:
             raise errors.InvalidSettings("embedder", "off", "name one: hash, openai:MODEL or local:PATH.")
         return found, await asyncio.to_thread(embedder_identity, found)

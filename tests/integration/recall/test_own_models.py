@@ -101,6 +101,17 @@ async def test_vectors_of_an_own_embedder_are_compared_with_the_former_ones(tmp_
     assert [each.overlap for each in compared] == [1.0]
 
 
+@pytest.mark.parametrize(("to", "why"), [(LetterEmbedder(), "no name"), ("letters", "one of auto, hash")])
+async def test_a_reembedding_to_an_own_embedder_that_is_named_is_refused_with_what_to_do(to: Any, why: str) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        for change in (memory.reembedding.plan, memory.reembedding.start):
+            with pytest.raises(errors.InvalidSettings, match=r"^embedder=") as refused:
+                await change(to)
+
+            assert why in str(refused.value)
+            assert "Memory(embedder=…), and call `reembedding.start()` without an argument" in str(refused.value)
+
+
 class NoExtractor:
     name, version = "none", "1"
 
