@@ -1,6 +1,7 @@
 """`aftermind costs`: model usage by day, user, kind of job and model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import groupby
@@ -27,6 +28,14 @@ class Label(StrEnum):
     MODEL = "model"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Usage that was added up, and the values that its rows share. The user None is the anonymous one."""
+
+    values: Mapping[Label, str | None]
+    spent: ModelUsage
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command()(costs)
@@ -42,10 +51,10 @@ def costs(
         list[Label] | None, typer.Option(help="One line for each of these, such as --by day. May be repeated.")
     ] = None,
     wide: terminal.Wide = False,
-) -> Sequence[DailyUsage]:
+) -> Sequence[DailyUsage | Mapping[str, object]]:
     """Show model usage of a user or of the whole namespace, by day, kind of job and model.
 
-    `--by` adds up the rest; `--json` has every row.
+    `--by` adds up the rest; `--json` without it has every row.
     """
     start = moment("since", since) or datetime.now(UTC)
 
@@ -55,49 +64,73 @@ def costs(
         )
 
     found = terminal.with_memory(work)
-    table = cost_table(found, by=[each for each in Label if each in (by or Label)], wide=wide)
-    terminal.show(table if found else "No model usage since then.", wide=wide)
-    return found
+    labels = [each for each in Label if each in (by or Label)]
+    groups = add_up(found, by=labels)
+    terminal.show(cost_table(groups, by=labels, wide=wide) if found else "No model usage since then.", wide=wide)
+    return [_to_row(each) for each in groups] if by else found
 
 
-def cost_table(found: Sequence[DailyUsage], *, by: Sequence[Label], wide: bool) -> Table:
+def add_up(found: Sequence[DailyUsage], *, by: Sequence[Label]) -> list[Group]:
+    """A group for each combination of values of these labels, in the order of the rows."""
+    added: dict[tuple[str | None, ...], list[DailyUsage]] = {}
+    for each in found:
+        values = _values(each)
+        added.setdefault(tuple(values[label] for label in by), []).append(each)
+    return [
+        Group(values=dict(zip(by, key, strict=True)), spent=_sum([each.spent for each in rows]))
+        for key, rows in added.items()
+    ]
+
+
+def _to_row(group: Group) -> dict[str, object]:
+    return {**{label.value: value for label, value in group.values.items()}, "spent": group.spent}
+
+
+def _sum(spent: Sequence[ModelUsage]) -> ModelUsage:
+    models = {each.model for each in spent}
+    return ModelUsage(
+        model=models.pop() if len(models) == 1 else None,
+        calls=sum(each.calls for each in spent),
+        tokens_in=sum(each.tokens_in for each in spent),
+        tokens_out=sum(each.tokens_out for each in spent),
+        cost_usd=sum(each.cost_usd or 0 for each in spent),
+        latency_ms=sum(each.latency_ms for each in spent),
+    )
+
+
+def cost_table(groups: Sequence[Group], *, by: Sequence[Label], wide: bool) -> Table:
     """A row for each value of these labels, a subtotal of each day of several, and the total."""
     labels = [each for each in by if each is not Label.MODEL]  # its column is the last
     titles = [*labels, "calls", "tokens in", "out", "USD", *(["seconds"] if wide else [])]
     titles += [Label.MODEL] if Label.MODEL in by else []
     shown = terminal.make_table(*titles, flexible=titles[-1] if Label.MODEL in by else titles[0])
 
-    def add(values: Mapping[Label, str], spent: Sequence[ModelUsage]) -> None:
-        counts = [sum(getattr(each, name) for each in spent) for name in ("calls", "tokens_in", "tokens_out")]
-        usd, seconds = sum(each.cost_usd or 0 for each in spent), sum(each.latency_ms for each in spent) / 1_000
-        user = values.get(Label.USER, "")
+    def add(values: Mapping[Label, str | None], spent: ModelUsage) -> None:
+        user = (values[Label.USER] or "anonymous") if Label.USER in values else ""
         texts = {**values, Label.USER: user if wide else shorten(user)}
-        cells: list[RenderableType] = [escape(texts.get(label, "")) for label in labels]
-        cells += [*(f"{count:,}" for count in counts), f"{usd:.4f}", *([f"{seconds:.1f}"] if wide else [])]
-        cells += [terminal.one_line(values.get(Label.MODEL, ""))] if Label.MODEL in by else []
+        cells: list[RenderableType] = [escape(texts.get(label) or "") for label in labels]
+        cells += [f"{count:,}" for count in (spent.calls, spent.tokens_in, spent.tokens_out)]
+        cells += [f"{spent.cost_usd:.4f}", *([f"{spent.latency_ms / 1_000:.1f}"] if wide else [])]
+        cells += [terminal.one_line(values.get(Label.MODEL) or "")] if Label.MODEL in by else []
         shown.add_row(*cells)
 
-    added: dict[tuple[str, ...], list[DailyUsage]] = {}
-    for each in found:
-        values = _values(each)
-        added.setdefault(tuple(values[label] for label in by), []).append(each)
-    groups = [(dict(zip(by, key, strict=True)), rows) for key, rows in added.items()]
-    days = [list(group) for _, group in groupby(groups, lambda group: group[0].get(Label.DAY))]
+    days = [list(group) for _, group in groupby(groups, lambda group: group.values.get(Label.DAY))]
     for of_day in days:
-        for named, rows in of_day:
-            add(named, [each.spent for each in rows])
+        for each in of_day:
+            add(each.values, each.spent)
         if 1 < len(of_day) < len(groups):
-            subtotal = {Label.DAY: of_day[0][0].get(Label.DAY, ""), labels[1] if labels[1:] else Label.MODEL: "all"}
-            add(subtotal, [each.spent for _, rows in of_day for each in rows])
+            day = of_day[0].values.get(Label.DAY)
+            subtotal = {Label.DAY: day, labels[1] if labels[1:] else Label.MODEL: "all"}
+            add(subtotal, _sum([each.spent for each in of_day]))
     if len(groups) > 1:
-        add({by[0]: "total"}, [each.spent for each in found])
+        add({by[0]: "total"}, _sum([each.spent for each in groups]))
     return shown
 
 
-def _values(each: DailyUsage) -> Mapping[Label, str]:
+def _values(each: DailyUsage) -> Mapping[Label, str | None]:
     return {
         Label.DAY: each.day.isoformat(),
-        Label.USER: each.owner.user_id or "anonymous",
+        Label.USER: each.owner.user_id,
         Label.KIND: str(each.kind),
-        Label.MODEL: each.spent.model or "",
+        Label.MODEL: each.spent.model,
     }

@@ -1,5 +1,6 @@
 """`aftermind metrics` has what the charts draw; `aftermind costs` adds up by what is asked for."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def test_costs_are_added_up_by_what_is_asked_for(database: Database, run: Run) -
     by_kind = rows(run("costs", "--by", "kind"))
     by_day_and_user = rows(run("costs", "--by", "day", "--by", "user"))
     everything = rows(run("costs", "--wide"))
+    as_json = {by: json.loads(run("costs", "--json", *by).stdout) for by in ((), ("--by", "kind"), ("--by", "user"))}
 
     assert by_kind[1:] == [
         ["extract", "4", "400", "40", "2.0000"],
@@ -82,3 +84,9 @@ def test_costs_are_added_up_by_what_is_asked_for(database: Database, run: Run) -
     assert [row[1] == "all" for row in by_day_and_user[1:-1]] == [False, False, True] * 2
     assert [row[2] for row in by_day_and_user[1:]] == ["2", "2", "4"] * 2 + ["800"]
     assert len(everything) == 1 + 8 + 2 + 1
+    assert len(as_json[()]) == 8
+    assert [(each["kind"], each["spent"]["calls"], each["spent"]["cost_usd"]) for each in as_json["--by", "kind"]] == [
+        ("extract", 4, 2.0),
+        ("profile", 4, 2.0),
+    ]
+    assert [each.keys() for each in as_json["--by", "user"]] == [{"user", "spent"}] * 2

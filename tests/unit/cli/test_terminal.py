@@ -53,7 +53,8 @@ def test_costs_of_several_days_have_a_subtotal_for_each_day_with_several_rows() 
     ]
     printed = Console(width=100, record=True)
 
-    printed.print(costs.cost_table(usage, by=list(costs.Label), wide=False))
+    labels = list(costs.Label)
+    printed.print(costs.cost_table(costs.add_up(usage, by=labels), by=labels, wide=False))
 
     lines = [line.split()[:4] for line in printed.export_text().splitlines() if line.strip()]
     assert ["2026-11-02", "all", "3"] in [line[:3] for line in lines]
