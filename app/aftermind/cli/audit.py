@@ -73,8 +73,10 @@ def _report_line(report: AuditReport) -> str:
     if not report.entries:
         return f"{report.namespace}: no entries"
     span = f"{report.entries:,} entries, {report.first} to {report.last}"
+    if not report.is_whole:
+        return f"{report.namespace}: {span}, NOT intact"
     known = f"; the newest entry is confirmed by {' and '.join(report.witnesses)}" if report.witnesses else ""
-    return f"{report.namespace}: {span}, {'intact' if report.is_whole else 'NOT intact'}{known}"
+    return f"{report.namespace}: {span}, intact{known}"
 
 
 def _table(found: list[AuditEntry]) -> Table:

@@ -173,10 +173,14 @@ async def test_an_end_cut_off_with_an_older_head_put_back_is_found_by_either_wit
             file.unlink()
 
         report = await verified(memory)
+        env = {**os.environ, **as_environment(settings)}
+        printed = await asyncio.to_thread(run_module, ["aftermind.cli", "audit", "verify"], env=env, cwd=tmp_path)
 
         assert "cut off" in faults(report)
         assert "has 6, the database has 4" in faults(report)
         assert len(report.witnesses) == 1
+        assert "NOT intact\n" in printed.stdout, "without a witness that confirms the newest entry"
+        assert "has 6, the database has 4" in " ".join(printed.stdout.split())
 
 
 async def test_a_tenant_whose_trail_was_deleted_is_reported_by_a_look_at_all_tenants(
