@@ -179,3 +179,25 @@ def test_secrets_name_the_replicas_that_are_given(tmp_path: Path, given: list[st
     assert done.exit_code == 0, done.output
     urls = json.loads((tmp_path / "secrets" / "agent_replica_urls").read_text())
     assert [url.rpartition("@")[2].partition("/")[0] for url in urls] == hosts
+
+
+@pytest.mark.parametrize("option", ["postgres", "replica", "redis"])
+@pytest.mark.parametrize("value", ["", "-", " ", "http://db:5432", "db:5432/x", "db:5432,"])
+def test_secrets_of_a_host_that_is_none_are_refused_before_a_file_is_written(
+    tmp_path: Path, option: str, value: str
+) -> None:
+    folder = tmp_path / "secrets"
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder), f"--{option}={value}"])
+
+    assert isinstance(done.exception, errors.InvalidSettings)
+    assert f"{option}={value!r}: give a host and its port" in str(done.exception)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("host", ["pg-rw.db.svc:5432", "[::1]:5432", "a:5432,b:5432", "10.0.0.1", "pg_1"])
+def test_secrets_take_names_and_addresses_of_hosts(tmp_path: Path, host: str) -> None:
+    folder = tmp_path / "secrets"
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder), "--postgres", host])
+
+    assert done.exit_code == 0, done.output
+    assert f"@{host}/" in (folder / "agent_database_url").read_text()

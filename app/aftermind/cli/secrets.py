@@ -7,6 +7,7 @@ newly and writes the Redis users of this release.
 import base64
 import json
 import os
+import re
 import secrets as random
 import stat
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ DATABASE = "aftermind"
 ROLES = ("superuser", "migrator", "agent", "worker", "replicator")  # of Postgres
 OTHERS = stat.S_IRWXO
 READABLE = 0o444  # containers read them as other users; the folder keeps this host's other users out
+HOST = re.compile(r"[\w\[][\w.:%\]-]*")  # with its port; IPv6 addresses are in brackets
 REDIS_USERS = "redis_users.acl"
 HEALTH_USER = "health"  # may ping, with any password: for health checks
 
@@ -54,6 +56,10 @@ def secrets(
 ) -> dict[str, str | int]:
     """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
     replicas = ["postgres-replica:5432"] if replica is None else [each for each in replica if each != "none"]
+    for option, value in (("postgres", postgres), *(("replica", each) for each in replicas), ("redis", redis)):
+        if not all(HOST.fullmatch(each) for each in value.split(",")):
+            no_replica = ", or none for no replica" if option == "replica" else ""
+            raise errors.InvalidSettings(option, value, f"give a host and its port, such as db:5432{no_replica}.")
     users = _redis_users(Settings())
     try:
         private_files.make_folder(folder)
