@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from aftermind.api import address_resolution
 from aftermind.api.address_resolution import REDIS
-from aftermind.cli import doctor_checks, terminal
+from aftermind.cli import doctor_checks, doctor_key_and_audit_checks, terminal
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.cli.terminal import err, out
 from aftermind.database_map import DEFAULT
@@ -73,8 +73,8 @@ async def _examine(settings: Settings) -> list[Finding]:
             doctor_checks.redis(found.redis, settings),
             doctor_checks.work(found, settings),
             doctor_checks.reconciler(found.redis, settings),
-            doctor_checks.audit_keys(found, settings),
-            doctor_checks.keys(found, settings),
+            doctor_key_and_audit_checks.audit_keys(found, settings),
+            doctor_key_and_audit_checks.keys(found, settings),
             doctor_checks.vectors(found, settings),
             *looks,
         ]

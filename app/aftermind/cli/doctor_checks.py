@@ -1,9 +1,12 @@
-"""The doctor's checks, one function per component. They return findings and never raise for a faulty component."""
+"""The doctor's checks, one function per component; those of keys and audit trails are in `doctor_key_and_audit_checks`.
+
+They return findings and never raise for a faulty component.
+"""
 
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,16 +29,11 @@ from aftermind.api.health import (
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.memory_services import Parts
 from aftermind.api.process_registry import (
-    find_mismatches,
-    find_other_settings,
-    fingerprints,
     list_processes,
-    list_settings,
 )
 from aftermind.api.wiring import open_parts
 from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves
-from aftermind.db.audit.log import Ends
 from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
@@ -45,7 +43,6 @@ from aftermind.stack import ComponentState, Stack
 from aftermind.types import JobKind
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
-from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink, unavailable
 from aftermind.wire.redis.cluster import is_cluster
 from aftermind.wire.redis_keys import Keys
@@ -56,7 +53,6 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
-NAMED_TENANTS = 3  # in one finding: a restore, or a wrong key, concerns all of them
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 
 
@@ -98,8 +94,8 @@ LOGIN_OF = {
 Check = Callable[P, Awaitable[list[Finding]]]
 
 
-def _reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
-    """What does not answer is a finding too."""
+def reports_failure(what: str, remedy: str) -> Callable[[Check[P]], Check[P]]:
+    """Decorate a check: what does not answer is a finding too."""
 
     def decorate(check: Check[P]) -> Check[P]:
         @wraps(check)
@@ -142,7 +138,7 @@ def _first_remedy(exc: Exception, what: str) -> str | None:
     return None
 
 
-@_reports_failure("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
+@reports_failure("Postgres", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_DATABASE_URL.")
 async def postgres(url: str, settings: Settings) -> list[Finding]:
     """The primary: whether it answers, is a primary, has our schema, and agrees with our clock."""
     seen = await postgres_node_probe.node(url)
@@ -167,7 +163,7 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
     return findings
 
 
-@_reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
+@reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     """A replica: whether it follows this primary, how far behind it is, and whether tenants are isolated on it."""
     seen, leader = await asyncio.gather(
@@ -204,7 +200,7 @@ async def no_replica() -> list[Finding]:
     return [Finding(what="replicas", seen="none", verdict=Verdict.GOOD, remedy=remedy)]
 
 
-@_reports_failure("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
+@reports_failure("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
 async def redis(url: str, settings: Settings) -> list[Finding]:
     """Redis: whether it answers, keeps what it is given, and never evicts; of a cluster, each of its primaries."""
     link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
@@ -256,7 +252,7 @@ async def _coverage(link: RedisLink) -> list[Finding]:
     return [Finding(what="Redis", seen="requires every shard", verdict=Verdict.WARNING, remedy=remedy)]
 
 
-@_reports_failure("store", "Correct AFTERMIND_DATABASE_URL, or start the server that it names.")
+@reports_failure("store", "Correct AFTERMIND_DATABASE_URL, or start the server that it names.")
 async def record_store(found: Addresses, settings: Settings) -> list[Finding]:
     """A store other than Postgres: whether it answers, and its jobs. It is opened once: one process is one writer."""
     parts = open_parts(found, settings)
@@ -277,7 +273,7 @@ async def record_store(found: Addresses, settings: Settings) -> list[Finding]:
         await parts.close()
 
 
-@_reports_failure("work", "See `aftermind status`, and the logs of workers and reconciler.")
+@reports_failure("work", "See `aftermind status`, and the logs of workers and reconciler.")
 async def work(found: Addresses, settings: Settings) -> list[Finding]:
     """Pending jobs, and whether workers process them."""
     parts = open_parts(found, settings)
@@ -333,7 +329,7 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     return findings or [Finding(what="work", seen="no pending jobs")]
 
 
-@_reports_failure("placement", "Repeat the check when the database answers.")
+@reports_failure("placement", "Repeat the check when the database answers.")
 async def placement(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether a database has only rows of tenants that are placed in it."""
     if found.relay is None:
@@ -386,7 +382,7 @@ async def _follow_moves(settings: Settings) -> None:
     settings.follow_moves(found)
 
 
-@_reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
+@reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
 async def workers(url: str, settings: Settings) -> list[Finding]:
     """Whether a doorbell is taken from each queue: the canary."""
     link = RedisLink(url, timeout=2.0, name="aftermind-canary")
@@ -397,7 +393,7 @@ async def workers(url: str, settings: Settings) -> list[Finding]:
     return [_sung(queue, wait) for queue, wait in waits.items()]
 
 
-@_reports_failure("reconciler", "See `aftermind jobs processes`.")
+@reports_failure("reconciler", "See `aftermind jobs processes`.")
 async def reconciler(url: str, settings: Settings) -> list[Finding]:
     """Whether a process announces itself that does the work of the reconciler: store workers are standby."""
     link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
@@ -473,7 +469,7 @@ def _unsent(settings: Settings) -> list[Finding]:
     return [Finding(what="spool", seen="empty")]
 
 
-@_reports_failure("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
+@reports_failure("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
 async def models(settings: Settings) -> list[Finding]:
     """Which models will be used."""
     embedder, extractor = factory.embedder(settings), factory.extractor(settings)
@@ -548,103 +544,7 @@ async def _isolation(url: str, settings: Settings) -> list[Finding]:
     return [Finding(what="tenants", seen=f"row-level security is forced and applies to role {seen.role}")]
 
 
-@_reports_failure("audit keys", "See `aftermind audit verify`.")
-async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
-    """Whether every process writes audit trails with a key that this one has too, and whether a trail is shorter than
-    its copy outside the database.
-    """
-    parts = open_parts(found, settings)
-    try:
-        if parts.trail is None:
-            return []
-        ends = []  # read first: processes add entries to the heads
-        for witness in parts.trail.witnesses:
-            with suppress(errors.Unavailable):  # Redis has another check
-                ends.append(await witness.read_ends())
-        async with parts.operations.transaction(read_only=True) as tx:
-            used, heads = await parts.trail.used_keys(tx), await parts.trail.heads(tx)
-        if parts.operations_namespace is None:  # else the role does not see the heads of other tenants
-            heads = {**{name: 0 for each in ends for name in each}, **heads}
-        shortened = _shortened_trails(heads, ends)
-        if not used:
-            return shortened or [Finding(what="audit keys", seen="no trail yet")]
-        missing = {name: key for name, key in used.items() if key not in parts.trail.keys.named()}
-        if missing:
-            said = f"trails of {', '.join(sorted(missing))} were last written with another key"
-            remedy = (
-                "Give every process the same AFTERMIND_AUDIT_KEY (or _FILE): the newest key first, then older ones."
-            )
-            return [Finding(what="audit keys", seen=said, verdict=Verdict.BAD, remedy=remedy)]
-        trails = "1 trail was" if len(used) == 1 else f"{len(used):,} trails were"
-        known = Finding(what="audit keys", seen=f"{trails} last written with a key of this process")
-        return [known, *shortened]
-    finally:
-        await parts.close()
-
-
-@_reports_failure("keys", "See docs/security.md.")
-async def keys(found: Addresses, settings: Settings) -> list[Finding]:
-    """Whether this process and all that run use the same keys: one that does not cannot read what others write."""
-    link = RedisLink(str(found.redis), timeout=2.0, name="aftermind-doctor")
-    try:
-        announced = await list_announced(link, link.keys(settings.redis_prefix))
-    finally:
-        await link.close()
-    seen = {**announced, "this process": fingerprints(settings)}
-    findings = [
-        Finding(
-            what="keys",
-            seen=f"{one} does not have the newest AFTERMIND_{setting.upper()} of {other}",
-            verdict=Verdict.BAD,
-            remedy=f"Give every process the same AFTERMIND_{setting.upper()} (or _FILE), the newest key first.",
-        )
-        for setting, one, other in find_mismatches(seen)
-    ]
-    findings += [
-        Finding(
-            what="settings",
-            seen=f"{process} runs with {', '.join(theirs)}; this command has other values",
-            verdict=Verdict.WARNING,
-            remedy="Restart the process with the new settings: `aftermind up` does it for the embedded stack.",
-        )
-        for process, theirs in find_other_settings(announced, list_settings(settings))
-    ]
-    findings = findings or [
-        Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")
-    ]
-    return [*findings, *await _master_keys(found, settings)]
-
-
-async def _master_keys(found: Addresses, settings: Settings) -> list[Finding]:
-    """Namespaces whose keys this process cannot open, and those with keys of an older master key."""
-    parts = open_parts(found, settings)
-    try:
-        encrypted = await parts.encryption.list()
-    finally:
-        await parts.close()
-    closed = [each.namespace for each in encrypted if each.master_key is None]
-    older = [each.namespace for each in encrypted if each.master_key]
-    findings = []
-    if closed:
-        remedy = (
-            "Their turns and jobs wait. Give every process the master key with which `aftermind encrypt` was run: "
-            "AFTERMIND_ENCRYPTION_KEY takes several, separated by commas."
-        )
-        seen = f"this process cannot open the keys of {_names(closed)}"
-        findings.append(Finding(what="master key", seen=seen, verdict=Verdict.BAD, remedy=remedy))
-    if older:
-        remedy = "Run `aftermind rotate-keys --master` before you remove the older master key from the setting."
-        seen = f"an older master key opens the keys of {_names(older)}"
-        findings.append(Finding(what="master key", seen=seen, verdict=Verdict.WARNING, remedy=remedy))
-    return findings
-
-
-def _names(tenants: Sequence[str]) -> str:
-    more = len(tenants) - NAMED_TENANTS
-    return ", ".join(tenants[:NAMED_TENANTS]) + (f", and {more:,} others" if more > 0 else "")
-
-
-@_reports_failure("vectors", "See `aftermind reembed status`.")
+@reports_failure("vectors", "See `aftermind reembed status`.")
 async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
     """Whether stored vectors are of the configured embedder, how many episodes have one, and a running re-embedding."""
     from aftermind.api.reembed_postgres import open_reembeddings  # only Postgres needs SQLAlchemy
@@ -674,19 +574,6 @@ async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
         )
         findings.append(Finding(what="vectors", seen=said, verdict=Verdict.WARNING, remedy=remedy))
     return findings
-
-
-def _shortened_trails(heads: Mapping[str, int], ends: Sequence[Ends]) -> list[Finding]:
-    furthest = {name: max((max(each.get(name) or [0]) for each in ends), default=0) for name in heads}
-    shorter = [name for name, seq in sorted(heads.items()) if furthest[name] > seq]
-    if not shorter:
-        return []
-    seen = _names([f"{name} ends at {heads[name]} instead of {furthest[name]}" for name in shorter])
-    remedy = (
-        "After the restore of an older copy this is expected; otherwise entries were deleted. Run `aftermind audit "
-        "verify` and keep its output."
-    )
-    return [Finding(what="audit trail", seen=seen, verdict=Verdict.WARNING, remedy=remedy)]
 
 
 async def _redis_user(link: RedisLink) -> list[Finding]:

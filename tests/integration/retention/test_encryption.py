@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from aftermind import ItemWrite, Memory, errors
 from aftermind.api import erasure_verification
 from aftermind.api.address_resolution import resolve
-from aftermind.cli import doctor_checks
+from aftermind.cli import doctor_key_and_audit_checks
 from aftermind.db.encryption import cipher, keyring
 from aftermind.db.encryption.keyring import FRESH_SECONDS
 from aftermind.types import Block, Scope, Summary, Trait
@@ -250,7 +250,7 @@ async def test_keys_of_all_namespaces_get_the_new_master_key_and_doctor_names_th
         await learnt.memory.encryption.encrypt(namespace=namespace, spread_seconds=SOON)
     old = (tmp_path / "encryption.key").read_text()
     settings = learnt.memory.settings.model_copy(update={"encryption_key": SecretStr(f"a new master key,{old}")})
-    before = await doctor_checks.keys(resolve(settings), settings)
+    before = await doctor_key_and_audit_checks.keys(resolve(settings), settings)
 
     async with Memory(settings=settings) as memory:
         assert {each.namespace: each.master_key for each in await memory.encryption.list()} == {"acme": 1, "globex": 1}
@@ -267,7 +267,7 @@ async def test_keys_of_all_namespaces_get_the_new_master_key_and_doctor_names_th
         assert done.returncode == 0, done.stderr
         assert {each.namespace: each.master_key for each in await memory.encryption.list()} == {"acme": 0, "globex": 0}
 
-    after = await doctor_checks.keys(resolve(settings), settings)
+    after = await doctor_key_and_audit_checks.keys(resolve(settings), settings)
     assert json.loads(done.stdout) == {"acme": 2, "globex": 2}
     assert [each.seen for each in before if each.what == "master key"] == [
         "an older master key opens the keys of acme, globex"

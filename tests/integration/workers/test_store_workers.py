@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from aftermind import Memory, Message
 from aftermind.api.address_resolution import resolve
-from aftermind.cli import doctor_checks
+from aftermind.cli import doctor_key_and_audit_checks
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.settings import Settings
@@ -152,7 +152,11 @@ async def test_turns_that_wait_for_a_key_grow_older_in_every_check_and_are_store
             await wait_until(waits, description="the turn is one that could run, since its acceptance")
 
         stranger = settings.model_copy(update={"encryption_key": SecretStr(wrong)})
-        of_keys = [each for each in await doctor_checks.keys(resolve(stranger), stranger) if each.what == "master key"]
+        of_keys = [
+            each
+            for each in await doctor_key_and_audit_checks.keys(resolve(stranger), stranger)
+            if each.what == "master key"
+        ]
         assert [(each.verdict, each.seen) for each in of_keys] == [
             (Verdict.BAD, "this process cannot open the keys of default")
         ]
