@@ -87,6 +87,7 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
 
         proof = gone.proof
         assert proof is not None
+        assert (gone.rows["episodes"], gone.pending_turns) == (1, 0), "without the canary"
         found = where(proof.before)
         assert "table episodes" in found
         assert any(name.startswith("replica") for name in found)

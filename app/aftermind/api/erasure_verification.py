@@ -31,17 +31,26 @@ async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = Non
     looking = parts.erasure_scan
     ids = tuple(episode.id for episode in await conversation_history.history(parts, owner, limit=IDS))
     canary = f"canary{secrets.token_hex(12)}"
-    await _plant(parts, owner, f"The word of the canary is {canary}.")
+    is_stored = await _plant(parts, owner, f"The word of the canary is {canary}.")
     sought = [canary, *map(str, ids)]
     before = await looking.scan(owner, sought)
     began = time.monotonic()
     gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note, is_proved=True)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
-    return replace(gone, proof=ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds))
+    proof = ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds)
+    return replace(_without_canary(gone, is_stored=is_stored), proof=proof)
 
 
-async def _plant(parts: Parts, owner: Scope, said: str) -> None:
+def _without_canary(gone: Forgot, *, is_stored: bool) -> Forgot:
+    """The counts of what the user had."""
+    if not is_stored and gone.pending_turns:
+        return replace(gone, pending_turns=gone.pending_turns - 1)
+    return replace(gone, rows={**gone.rows, "episodes": max(0, gone.rows.get("episodes", 0) - 1)})
+
+
+async def _plant(parts: Parts, owner: Scope, said: str) -> bool:
+    """Remember the text; whether it is stored in time."""
     outbox = parts.outboxes.get()
     turn = turn_builder.make_turn(
         said,
@@ -55,3 +64,5 @@ async def _plant(parts: Parts, owner: Scope, said: str) -> None:
     receipt = Receipt(turn, spooled=sent.spooled, ledger=parts.ledger, news=parts.events)
     with suppress(TimeoutError, errors.AftermindError):
         await receipt.stored(timeout=STORED_SECONDS)
+        return True
+    return False

@@ -138,6 +138,7 @@ async def test_an_erasure_is_proven_by_a_search_of_every_row(url: str, tmp_path:
             await memory.verify_erasure(" ", user_id="alice")
 
         assert forgot.proof is not None
+        assert (forgot.rows["episodes"], forgot.pending_turns) == (1, 0), "without the canary"
         assert forgot.proof.before.places[0].found
         assert forgot.proof.after.is_clean
         assert (left.name, left.owned, left.missing) == (url.partition(":")[0], 0, "")
