@@ -239,6 +239,22 @@ async def open_runtime(
     Raises `InvalidSettings`, and one of `NOT_READY` where another attempt may succeed.
     """
     from aftermind.api import address_resolution
+
+    if settings.database_url is None:
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
+    async with AsyncExitStack() as opened:  # closed if a later step fails: a worker tries again, with a new runtime
+        if settings.database_url.get_secret_value().partition(":")[0] in address_resolution.POSTGRES:
+            runtime = await _open_runtime_of_postgres(settings, opened, worker, consumed, concurrency)
+        else:
+            runtime = await _open_runtime_of_record_store(settings, opened, worker)
+        runtime.closing = opened.pop_all()
+    return runtime
+
+
+async def _open_runtime_of_postgres(
+    settings: Settings, opened: AsyncExitStack, worker: str, consumed: Sequence[str], concurrency: int | None
+) -> Runtime:
+    from aftermind.api import address_resolution
     from aftermind.api.wiring import open_backend, open_database
     from aftermind.db import migrate
     from aftermind.indexes.factory import open_index
@@ -246,22 +262,18 @@ async def open_runtime(
     from aftermind.ledger.postgres.replay_step import ReplayEngine
     from aftermind.store_turns_sql import BatchWriter
 
-    if settings.database_url is None:
-        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", None, "a worker needs the address of its store.")
-    if settings.database_url.get_secret_value().partition(":")[0] not in address_resolution.POSTGRES:
-        return await _open_runtime_of_record_store(settings, worker=worker)
-    url = (settings.relay_url or settings.database_url).get_secret_value()
+    database_url = settings.relay_url or settings.database_url
+    assert database_url is not None
+    url = database_url.get_secret_value()
     providers = Providers(make_limiter(settings))
+    opened.push_async_callback(providers.close)
     embedder = factory.embedder(settings, providers=providers)
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
     secret = settings.database_password_file
     await _settled_schema(partial(migrate.check, url, allow_owner=settings.allow_owner, password_file=secret))
     database = open_database(settings, url, name="aftermind-worker", password_file=secret)
-    try:
-        await _adopt(database, configured)
-    except BaseException:  # the worker tries again, with a new runtime
-        await database.close()
-        raise
+    opened.push_async_callback(database.close)
+    await _adopt(database, configured)
     redis_url = settings.redis_url or settings.broker_url
     if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
@@ -271,8 +283,13 @@ async def open_runtime(
     link = RedisLink(
         redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
     )
+    opened.push_async_callback(link.close)
     backend = open_backend(settings, database, link, providers, mark_after=MARK_SECONDS)
     keys, events, vault = backend.keys, backend.events, backend.vault
+    opened.push_async_callback(events.close)
+    index = open_index(settings)
+    if index is not None:
+        opened.push_async_callback(index.close)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -286,7 +303,7 @@ async def open_runtime(
         bells=_bells(settings, broker.get_secret_value(), link),
         providers=providers,
         embedder=embedder,
-        index=open_index(settings),
+        index=index,
         extractor=factory.extractor(settings, providers=providers),
         summariser=factory.summariser(settings, providers=providers),
         profiler=factory.profiler(settings, providers=providers),
@@ -297,10 +314,6 @@ async def open_runtime(
         delivery=backend.delivery,
         opened=Opened(configured=configured),
     )
-    for close in (database.close, link.close, events.close, providers.close):
-        runtime.closing.push_async_callback(close)
-    if runtime.index is not None:
-        runtime.closing.push_async_callback(runtime.index.close)
     announcing = keep_announcing(
         link,
         keys,
@@ -309,11 +322,11 @@ async def open_runtime(
         process_description(*consumed),
     )
     task = asyncio.get_running_loop().create_task(announcing, name="aftermind key fingerprints")
-    runtime.closing.push_async_callback(_cancel, task)
+    opened.push_async_callback(_cancel, task)
     return runtime
 
 
-async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> Runtime:
+async def _open_runtime_of_record_store(settings: Settings, opened: AsyncExitStack, worker: str) -> Runtime:
     """The runtime of a worker of `sqlite:`, `redis://`, `mongodb://` or `sql+…`, whose jobs are rows of the store."""
     from aftermind.api import address_resolution
     from aftermind.api.wiring import open_parts
@@ -323,6 +336,7 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
         why = "Celery workers need a store that several processes can open, and AFTERMIND_BROKER_URL."
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", where.scheme, why)
     providers = Providers(make_limiter(settings))
+    opened.push_async_callback(providers.close)
     embedder = factory.embedder(settings, providers=providers)
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
 
@@ -333,7 +347,10 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
 
     served = settings.model_copy(update={"run_jobs": True})
     parts = open_parts(where, served, embedder=embedder, open_work=lambda: notify)
+    opened.push_async_callback(parts.close)
     link = None if where.broker.startswith("amqp") else RedisLink(where.broker, timeout=2.0, name="aftermind-worker")
+    if link is not None:
+        opened.push_async_callback(link.close)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -351,8 +368,6 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
         profile_schema=profile_schema(settings.profile_schema),
         opened=Opened(configured=configured),
     )
-    for close in (parts.close, providers.close, *(() if link is None else (link.close,))):
-        runtime.closing.push_async_callback(close)
 
     async def serve_store() -> None:
         task = asyncio.ensure_future(parts.serve_jobs())
@@ -360,12 +375,8 @@ async def _open_runtime_of_record_store(settings: Settings, *, worker: str) -> R
         await asyncio.wait([task])
 
     runtime.serve_store = serve_store
-    try:
-        await parts.open_store()
-        await parts.adopt_embedder()
-    except BaseException:  # the worker tries again, with a new runtime
-        await runtime.close()
-        raise
+    await parts.open_store()
+    await parts.adopt_embedder()
     return runtime
 
 

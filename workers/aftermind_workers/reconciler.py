@@ -261,21 +261,25 @@ def _on_stop_signal(callback: Callable[[], object]) -> None:
 async def _main() -> None:
     settings = Settings()
     log_format.configure(level=settings.log_level, style=settings.log_format)
-    opening = asyncio.create_task(_open(settings), name="open the store")
-    _on_stop_signal(opening.cancel)
-    runtime = await opening
-    metrics.serve(settings)
-    readiness_file.write_ready_file(runtime.settings)
     stop = asyncio.Event()
-    _on_stop_signal(stop.set)
+    opening = asyncio.create_task(_open(settings), name="open the store")
+
+    def end() -> None:
+        stop.set()
+        opening.cancel()
+
+    _on_stop_signal(end)
+    runtime = await opening
 
     async def pause(seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await stop.wait()
 
-    log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
     try:
+        metrics.serve(settings)
+        readiness_file.write_ready_file(runtime.settings)
+        log.info("reconciler starts", extra={"every_seconds": runtime.settings.reconcile_seconds})
         await asyncio.gather(
             run(runtime, until=stop.is_set, pause=pause),
             webhook_courier.run(runtime, until=stop.is_set, pause=pause, count=metrics.count_webhook_post),

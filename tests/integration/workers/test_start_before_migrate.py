@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from aftermind import Memory
+from aftermind import Memory, errors
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
 from aftermind.settings import Settings
+from aftermind_tasks.runtime import open_runtime
 from tests.support.servers import Database, migrate, psql_async
 from tests.support.waiting import wait_until
 from tests.support.workers import environment, workers
@@ -40,6 +41,19 @@ async def test_a_worker_waits_for_the_migration_and_then_stores_what_was_accepte
     assert "aftermind migrate" in lines
     assert "Traceback" not in lines
     await memory.close()
+
+
+async def test_a_start_that_fails_leaves_no_connection_open(database: Database, tmp_path: Path) -> None:
+    settings = Settings(database_url=database.relay_url, broker_url="amqp://localhost", state_dir=tmp_path)
+    open_connections = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'aftermind-worker%'"
+
+    with pytest.raises(errors.InvalidSettings, match="AFTERMIND_REDIS_URL"):
+        await open_runtime(settings.model_copy(update={"embedder": "hash"}), worker="one")
+
+    async def are_closed() -> bool:
+        return (await psql_async(database.admin_url, open_connections)).strip() == "0"
+
+    await wait_until(are_closed, timeout=10, description="the server has ended them")
 
 
 async def test_doctor_names_the_command_that_grants_the_rights(database: Database) -> None:
