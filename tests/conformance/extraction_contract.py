@@ -4,12 +4,20 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from aftermind.stores.protocol import DrewOn, ExtractionOutcome, MiningOutcome
-from aftermind.types import Block, Cardinality, EpisodeId, ExtractionState, Scope, Trait
+from aftermind.types import Block, EpisodeId, ExtractionState, Scope, Trait
+from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.tombstone import Tombstone
+from aftermind.types.uuid7 import uuid7
 from tests.conformance.store_fixtures import ALICE, BOB, Rig, fact, summary
 from tests.support.stored_turns import said
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def stated(value: str, *sources: EpisodeId, said_at: datetime, predicate: str = "lives_in") -> RecordedAssertion:
+    """An assertion about the user."""
+    claim = Assertion(subject="user", predicate=predicate, object=value, said_at=said_at, sources=sources)
+    return RecordedAssertion(id=uuid7(), claim=claim, extractor="rules:1")
 
 
 class LearningContract:
@@ -97,22 +105,36 @@ class LearningContract:
         assert drew_on == DrewOn(sessions=("s1",), evidence=(three.id,))
         assert nothing == DrewOn()
 
-    async def test_what_a_forgotten_fact_had_ended_goes_on(self, rig: Rig) -> None:
-        first, second = said("I live in Oslo."), said("I moved to Rome.", session="s2")
-        await rig.add(first, second)
+    async def test_times_that_only_forgotten_assertions_gave_are_removed(self, rig: Rig) -> None:
         moved, back = NOW - timedelta(days=30), NOW - timedelta(days=10)
-        single = Cardinality.SINGLE
+        first, second = said("I live in Oslo.", at=back), said("I moved to Rome.", session="s2", at=moved)
+        await rig.add(first, second)
+        given = [
+            stated("Oslo", first.id, said_at=back),
+            stated("Bern", first.id, said_at=back),
+            stated("Rome", second.id, said_at=moved),
+            stated("tea", first.id, second.id, predicate="likes", said_at=moved),
+        ]
+        await rig.do(lambda tx: rig.store.put_assertions(tx, ALICE, given, unsaid=[]))
         await rig.add_facts(
-            fact("Oslo", valid_from=None, valid_to=moved, sources=(first.id,), cardinality=single),
-            fact("Rome", valid_from=moved, valid_to=back, sources=(second.id,), cardinality=single),
-            fact("Bern", valid_from=back, sources=(first.id,), cardinality=single),
-            fact("tea", predicate="likes", valid_to=moved, sources=(first.id,)),
+            fact("Oslo", valid_from=None, valid_to=back, sources=(first.id,)),
+            fact("Oslo", valid_from=None, valid_to=moved, sources=(first.id,), superseded_at=NOW),
+            fact("Rome", valid_from=moved, valid_to=back, sources=(second.id,)),
+            fact("Bern", valid_from=back, sources=(first.id,)),
         )
+        about = await rig.do(lambda tx: rig.store.drew_on(tx, Tombstone(owner=ALICE, session_id="s2")))
 
         await rig.forget(session_id="s2")
+        kept = await rig.do(lambda tx: rig.store.facts(tx, ALICE, history=True))
+        await rig.do(lambda tx: rig.store.delete_facts(tx, ALICE, [kept[0].id]))
+        left = await rig.do(lambda tx: rig.store.facts(tx, ALICE, history=True))
+        claims = await rig.do(lambda tx: rig.store.recorded_assertions(tx, ALICE))
 
-        rows = await rig.do(lambda tx: rig.store.facts(tx, ALICE, history=True))
-        assert {row.object: row.valid_to for row in rows} == {"Oslo": back, "Bern": None, "tea": moved}
+        assert about.claims == {("user", "lives_in"), ("user", "likes")}
+        times = {(row.object, row.superseded_at is None): (row.valid_from, row.valid_to) for row in kept}
+        assert times == {("Oslo", True): (None, back), ("Oslo", False): (None, None), ("Bern", True): (back, None)}
+        assert left == kept[1:]
+        assert {one.claim.object: one.claim.said_at for one in claims} == {"Oslo": back, "Bern": back, "tea": back}
 
     async def test_owners_with_episodes_are_listed(self, rig: Rig) -> None:
         await rig.add(said("a"), said("b", user="bob"), said("c", user=None), said("d", namespace="other"))

@@ -12,10 +12,11 @@ from aftermind.api import conversation_history, erasure_delivery_to_redis
 from aftermind.api.items import to_item
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
+from aftermind.facts.bitemporal_resolution import resolve_after_erasure, to_group
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.sync_with_record_store import compare, index_job
 from aftermind.ledger.protocol import DailyUsage, Ledger
-from aftermind.stores.protocol import DrewOn, Store, Vector
+from aftermind.stores.protocol import EVERY_FACT, DrewOn, Store, Vector
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import (
     Block,
@@ -23,6 +24,7 @@ from aftermind.types import (
     EpisodeId,
     ExtractionResult,
     Fact,
+    FactId,
     Item,
     Job,
     JobId,
@@ -37,6 +39,7 @@ from aftermind.types import (
 from aftermind.types.assertion import RecordedAssertion
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof
+from aftermind.types.items import feedback_name
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.uuid7 import uuid7
@@ -140,12 +143,38 @@ async def erase(
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
     counts = await store.forget(tx, stone)
+    if drew_on.claims and not stone.is_whole:
+        counts["facts"] += await _resolve_facts(store, tx, stone.owner, drew_on.claims)
     await _erase_from_ledger(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
     return counts, stone
+
+
+async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]) -> int:
+    """Compute facts again from the assertions that are left; how many were deleted.
+
+    Without the key of an encrypted namespace they stay as the deletion left them: it has removed the forgotten times.
+    """
+    await store.hold_beliefs(tx, owner)
+    groups = {to_group(subject, predicate) for subject, predicate in about}
+    try:
+        rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
+        assertions = await store.recorded_assertions(tx, owner, {subject for subject, _ in groups})
+    except (errors.KeyMissing, errors.Unreadable) as exc:
+        log.warning("facts are not computed again after an erasure", extra={"error": str(exc)})
+        return 0
+    believed = [fact for fact in rows if fact.superseded_at is None]
+    deleted, written = resolve_after_erasure(
+        groups, believed, assertions, owner=owner, now=await store.now(tx), new_id=lambda: FactId(uuid7())
+    )
+    await store.delete_facts(tx, owner, [fact.id for fact in deleted])
+    await store.add_facts(tx, written)
+    gone = {fact.id for fact in deleted} - {fact.id for fact in written}
+    await store.delete_items(tx, owner, [feedback_name(fact_id) for fact_id in gone])
+    return len(gone)
 
 
 async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:

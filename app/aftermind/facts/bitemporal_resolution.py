@@ -8,7 +8,7 @@ matter in which order, how often or by which worker they were extracted: a retra
 and a return that arrives before the departure, give the same result as in order.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -82,15 +82,16 @@ def decide(
 
 def group_key(claim: Assertion) -> Group:
     """What a claim is about: claims of one group can change each other's facts, and no others."""
-    return _group(claim.subject, claim.predicate)
+    return to_group(claim.subject, claim.predicate)
 
 
 def fact_group_key(fact: Fact) -> Group:
     """The group key of a fact."""
-    return _group(fact.subject, fact.predicate)
+    return to_group(fact.subject, fact.predicate)
 
 
-def _group(subject: str, predicate: str) -> Group:
+def to_group(subject: str, predicate: str) -> Group:
+    """The group of a subject and a predicate."""
     name = predicates.canonical(predicate)
     return predicates.folded(subject), min(name, predicates.OPPOSITES.get(name) or name)
 
@@ -170,6 +171,47 @@ def reconcile(believed: Sequence[Fact], wanted: Sequence[Fact], changes: Changes
             changes.strengthened.append(Strengthen(fact_id=old.id, sources=sources, confidence=fact.confidence))
     for old in gone.values():
         changes.superseded[old.id] = _follower(old, changes.added)
+
+
+def resolve_after_erasure(
+    groups: Collection[Group],
+    believed: Iterable[Fact],
+    assertions: Iterable[RecordedAssertion],
+    *,
+    owner: Scope,
+    now: datetime,
+    new_id: Callable[[], FactId],
+) -> tuple[list[Fact], list[Fact]]:
+    """The `believed` rows to delete, and the rows to write, so that the facts of `groups` are those of `assertions`.
+
+    Unlike `reconcile`, which keeps a changed row as history: what was derived from erased messages must not stay there.
+    A row that changes is deleted and written again under its id.
+    """
+    rows = {group: list[Fact]() for group in groups}
+    claims = {group: list[RecordedAssertion]() for group in groups}
+    for fact in believed:
+        rows.get(fact_group_key(fact), []).append(fact)
+    for one in assertions:
+        claims.get(group_key(one.claim), []).append(one)
+    deleted: list[Fact] = []
+    written: list[Fact] = []
+    for group, mine in claims.items():
+        left: dict[tuple[object, ...], list[Fact]] = {}
+        for fact in rows[group]:
+            left.setdefault(_content_key(fact)[:3], []).append(fact)
+        for fact in fold(assertions_for(rows[group], mine), owner=owner, now=now):
+            same = left.get(_content_key(fact)[:3], [])
+            if not same:
+                written.append(replace(fact, id=new_id()))
+                continue
+            old = min(same, key=lambda each: abs(effective_start(each) - effective_start(fact)))
+            same.remove(old)
+            fresh = replace(fact, id=old.id, scope=old.scope, recorded_at=old.recorded_at)
+            if set(fresh.sources) != set(old.sources) or replace(fresh, sources=old.sources) != old:
+                deleted.append(old)
+                written.append(fresh)
+        deleted += [fact for same in left.values() for fact in same]
+    return deleted, written
 
 
 def _content_key(fact: Fact) -> tuple[object, ...]:

@@ -163,13 +163,15 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrewOn:
-    """Derived memories that a forget deletes although they have other sources too.
+    """Derived memories that a forget deletes or changes although they have other sources too.
 
-    Sessions of deleted summaries, and the remaining episodes of the evidence of deleted traits.
+    Sessions of deleted summaries, the remaining episodes of the evidence of deleted traits, and the subject and
+    predicate of each assertion that loses a source.
     """
 
     sessions: tuple[str | None, ...] = ()
     evidence: tuple[EpisodeId, ...] = ()
+    claims: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +361,9 @@ class Store(Protocol):
     ) -> int:
         """End our belief in them at `at`. Rows stay."""
 
+    async def delete_facts(self, tx: Transaction, owner: Scope, ids: Sequence[FactId]) -> None:
+        """Delete rows: only an erasure does."""
+
     async def strengthen_fact(
         self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
     ) -> None:
@@ -511,7 +516,8 @@ class Store(Protocol):
 
     async def forget(self, tx: Transaction, tombstone: Tombstone) -> dict[str, int]:
         """Write the tombstone and delete everything stored that it fits, whatever its times, with derived facts that
-        lose their last source. Counts by kind of row. After `begin_erasure`."""
+        lose their last source. Times that only deleted assertions gave are removed from the facts that stay. Counts by
+        kind of row. After `begin_erasure`."""
 
     async def undelivered(self, tx: Transaction, namespace: str) -> list[Tombstone]:
         """Erasures of a namespace that Redis may not have."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from aftermind import ItemWrite, Memory, errors
+from aftermind import ItemWrite, Memory, Message, errors
 from aftermind.api import erasure_verification
 from aftermind.api.address_resolution import resolve
 from aftermind.cli import doctor_key_and_audit_checks
@@ -356,6 +356,24 @@ async def test_what_is_forgotten_and_what_is_archived_is_the_same_as_ever(
     assert file.read_text().count(SECRET) == 2, "the episode and its fact, readable: the docs say so"
     await learnt.memory.forget(user_id=user)
     assert await learnt.memory.history(user_id=user) == []
+
+
+async def test_a_forget_without_the_key_removes_the_forgotten_times(learnt: Learning, user: str) -> None:
+    await learnt.memory.encryption.encrypt(spread_seconds=SOON)
+    days = [datetime(year, 5, 2, tzinfo=UTC) for year in (2023, 2024)]
+    messages = [Message.user(f"I live in {SECRET}.", occurred_at=day) for day in days]
+    first = await learnt.learn(user, messages[:1])
+    await learnt.learn(user, messages[1:])
+    [before] = await learnt.memory.facts.query(user_id=user)
+    assert before.valid_from == days[0]
+    stranger = learnt.memory.settings.model_copy(update={"encryption_key": SecretStr("another master key")})
+
+    async with Memory(settings=stranger) as memory:
+        gone = await memory.forget(user_id=user, ids=first.episode_ids)
+
+    assert gone.rows["episodes"] == 1
+    [after] = await learnt.memory.facts.query(user_id=user)
+    assert (after.id, after.object, after.valid_from, len(after.sources)) == (before.id, SECRET, None, 1)
 
 
 @pytest.mark.long

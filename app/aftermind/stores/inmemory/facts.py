@@ -36,6 +36,11 @@ class InMemoryFacts:
             mem(tx).put(rows, id_, replace(rows[id_], superseded_at=at))
         return len(ended)
 
+    async def delete_facts(self, tx: Transaction, owner: Scope, ids: Sequence[FactId]) -> None:
+        rows = await mem(tx).owned("facts", owner)
+        for id_ in ids:
+            mem(tx).drop(rows, id_)
+
     async def strengthen_fact(
         self, tx: Transaction, owner: Scope, fact_id: FactId, *, sources: Sequence[EpisodeId], confidence: float
     ) -> None:

@@ -1,7 +1,7 @@
 """`InMemoryStore`: the `Store` protocol within one process, and recall's search over it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -27,7 +27,6 @@ from aftermind.stores.search import (
     worth_showing,
 )
 from aftermind.types import (
-    Cardinality,
     EpisodeId,
     Fact,
     JobId,
@@ -38,7 +37,7 @@ from aftermind.types import (
     StoredEmbedders,
     Watermark,
 )
-from aftermind.types.assertion import BY_USER
+from aftermind.types.assertion import BY_USER, Assertion
 from aftermind.types.items import CHECKPOINTS, FEEDBACK, SESSIONS, below, feedback_name, internal_path
 from aftermind.types.job import TURN_FORGOTTEN
 from aftermind.types.message import UNDONE
@@ -165,6 +164,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         run.put(stones, len(stones), tombstone)
         episodes = run.rows("episodes", key)
         gone = {id_ for id_, episode in episodes.items() if tombstone.fits(episode)}
+        times = {id_: episode.occurred_at for id_, episode in episodes.items()}
         # Nothing was derived from a message that expires.
         sessions = {episodes[id_].scope.session_id for id_ in gone if episodes[id_].expires_at is None}
         counts = {"episodes": len(gone)}
@@ -175,7 +175,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             for table in EPISODE_TABLES:
                 run.drop(run.rows(table, key), id_)
         _forget_batches(run, key, gone)
-        counts["facts"] = _forget_facts(run, key, gone)
+        counts["facts"] = _forget_facts(run, key, gone, times)
         _forget_feedback(run, key)
         counts["summaries"] = sum(run.drop(run.rows("summaries", key), session) for session in sessions)
         counts["traits"] = _forget_traits(run, key, gone)
@@ -237,7 +237,9 @@ def _forget_batches(run: MemoryTransaction, key: tuple[str, str], gone: set[Epis
             run.put(rows, job_id, replace(batch, shown=left))
 
 
-def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:
+def _forget_facts(
+    run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId], times: Mapping[EpisodeId, datetime]
+) -> int:
     rows = run.rows("facts", key)
     dropped: list[Fact] = []
     for id_, fact in list(rows.items()):
@@ -247,31 +249,55 @@ def _forget_facts(run: MemoryTransaction, key: tuple[str, str], gone: set[Episod
             dropped.append(fact)
         elif len(left) < len(fact.sources):
             run.put(rows, id_, replace(fact, sources=left))
-    _reopen(run, key, dropped)
-    _erase_assertions(run, key, gone)
+    forgotten = {at for fact in dropped for at in (fact.valid_from, fact.valid_to)}
+    forgotten |= _erase_assertions(run, key, gone, times)
+    _remove_times(run, key, forgotten)
     return len(dropped)
 
 
-def _erase_assertions(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> None:
+def _erase_assertions(
+    run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId], times: Mapping[EpisodeId, datetime]
+) -> set[datetime | None]:
+    """Delete assertions without a source left; the others have the times of their other sources. Returns the times that
+    were in them.
+    """
     rows = run.rows("assertions", key)
+    forgotten: set[datetime | None] = set()
     for id_, one in list(rows.items()):
-        left = tuple(source for source in one.claim.sources if source not in gone)
-        if one.claim.sources and not left:
+        claim = one.claim
+        left = tuple(source for source in claim.sources if source not in gone)
+        if claim.sources and not left:
             run.drop(rows, id_)
-        elif len(left) < len(one.claim.sources):
-            run.put(rows, id_, replace(one, claim=replace(one.claim, sources=left)))
+            forgotten |= _times(claim)
+        elif len(left) < len(claim.sources):
+            lost = {times[source] for source in claim.sources if source in gone}
+            rest = [times[source] for source in left if source in times]
+            claim = replace(
+                claim,
+                sources=left,
+                said_at=max(rest, default=claim.said_at) if claim.said_at in lost else claim.said_at,
+                valid_from=min(rest, default=None) if claim.valid_from in lost else claim.valid_from,
+                valid_to=None if claim.valid_to in lost else claim.valid_to,
+            )
+            run.put(rows, id_, replace(one, claim=claim))
+            forgotten |= lost
+    return forgotten
 
 
-def _reopen(run: MemoryTransaction, key: tuple[str, str], dropped: Sequence[Fact]) -> None:
-    """A fact that a forgotten one had ended is valid again, until the next current one."""
+def _remove_times(run: MemoryTransaction, key: tuple[str, str], forgotten: set[datetime | None]) -> None:
+    """Remove times that no assertion gives any more from facts, superseded ones included."""
+    for one in run.rows("assertions", key).values():
+        forgotten = forgotten - _times(one.claim)
     rows = run.rows("facts", key)
-    believed = [fact for fact in dropped if fact.superseded_at is None and fact.cardinality is Cardinality.SINGLE]
-    starts = {(fact.subject, fact.predicate, fact.valid_from) for fact in believed}
-    for id_, fact in list(rows.items()):
-        if fact.superseded_at is None and (fact.subject, fact.predicate, fact.valid_to) in starts:
-            same = [each for each in rows.values() if (each.subject, each.predicate) == (fact.subject, fact.predicate)]
-            later = [each.valid_from for each in same if each.superseded_at is None and each.valid_from]
-            run.put(rows, id_, replace(fact, valid_to=min((at for at in later if at >= fact.valid_to), default=None)))
+    for id_, fact in list(rows.items()) if forgotten - {None} else []:
+        if fact.valid_from in forgotten or fact.valid_to in forgotten:
+            begins = None if fact.valid_from in forgotten else fact.valid_from
+            ends = None if fact.valid_to in forgotten else fact.valid_to
+            run.put(rows, id_, replace(fact, valid_from=begins, valid_to=ends))
+
+
+def _times(claim: Assertion) -> set[datetime | None]:
+    return {claim.said_at, claim.valid_from, claim.valid_to}
 
 
 def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:

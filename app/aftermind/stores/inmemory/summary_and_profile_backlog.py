@@ -76,7 +76,12 @@ class InMemoryLearning:
         profile: Profile | None = (await mem(tx).owned("profiles", stone.owner)).get(PROFILE)
         lost = [trait for trait in profile.traits.values() if gone & set(trait.evidence)] if profile else []
         evidence = {each for trait in lost for each in trait.evidence} - gone
-        return DrewOn(sessions=tuple(sorted(sessions, key=str)), evidence=tuple(sorted(evidence)))
+        claims = [one.claim for one in (await mem(tx).owned("assertions", stone.owner)).values()]
+        return DrewOn(
+            sessions=tuple(sorted(sessions, key=str)),
+            evidence=tuple(sorted(evidence)),
+            claims=frozenset((claim.subject, claim.predicate) for claim in claims if gone.intersection(claim.sources)),
+        )
 
     async def extraction_results(
         self, tx: Transaction, owner: Scope, session_id: str | None, *, limit: int

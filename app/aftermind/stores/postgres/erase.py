@@ -42,12 +42,15 @@ _COVERED = f"""
 """
 # Deleted with the episodes: stored model answers that used them, results of shadow runs, and counts of feedback about
 # what does not exist: also of episodes that are forgotten before they are stored. The sources are deleted
-# with their episodes; a fact without a source left is deleted too, and the fact that it had ended is valid again: the
-# end of the former home must not reveal that the user moved. A turn without a message left is marked in its job.
+# with their episodes; a fact without a source left is deleted too. An assertion that also has other sources has their
+# times in place of those of the deleted messages. Times that no assertion gives any more are removed from the facts
+# that stay, superseded ones included: the end of the former home must not reveal that the user moved. A turn without a
+# message left is marked in its job.
 _EPISODES = text(
     f"""
     WITH gone AS (
-        DELETE FROM aftermind.episodes WHERE {_COVERED} RETURNING id, session_id, expires_at, job_id, position
+        DELETE FROM aftermind.episodes WHERE {_COVERED}
+        RETURNING id, session_id, expires_at, job_id, position, occurred_at
     ), unsourced AS (
         DELETE FROM aftermind.fact_sources WHERE {_OWNED} AND episode_id IN (SELECT id FROM gone)
         RETURNING fact_id
@@ -57,27 +60,46 @@ _EPISODES = text(
             SELECT 1 FROM aftermind.fact_sources AS left_over
             WHERE left_over.namespace = :namespace AND left_over.user_id = :user AND left_over.fact_id = facts.id
               AND left_over.episode_id NOT IN (SELECT id FROM gone))
-        RETURNING id, subject, predicate, cardinality, valid_from, superseded_at
-    ), reopened AS (
-        UPDATE aftermind.facts AS earlier SET valid_to = (
-            SELECT min(later.valid_from) FROM aftermind.facts AS later
-            WHERE later.namespace = :namespace AND later.user_id = :user AND later.superseded_at IS NULL
-              AND later.subject = earlier.subject AND later.predicate = earlier.predicate
-              AND later.valid_from >= earlier.valid_to AND later.id NOT IN (SELECT id FROM facts))
-        WHERE earlier.namespace = :namespace AND earlier.user_id = :user AND earlier.superseded_at IS NULL
-          AND earlier.id NOT IN (SELECT id FROM facts)
-          AND (earlier.subject, earlier.predicate, earlier.valid_to) IN (
-              SELECT subject, predicate, valid_from FROM facts WHERE superseded_at IS NULL AND cardinality = 'single')
-        RETURNING id
+        RETURNING id, valid_from, valid_to
     ), unsaid AS (
         DELETE FROM aftermind.assertions
         WHERE {_OWNED} AND sources <> '{{}}' AND sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
-        RETURNING id
+        RETURNING said_at, valid_from, valid_to
     ), said_in_part AS (
-        UPDATE aftermind.assertions AS claims SET sources = ARRAY(
-            SELECT source FROM unnest(claims.sources) AS source WHERE source NOT IN (SELECT id FROM gone))
-        WHERE {_OWNED} AND sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
-          AND NOT sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        UPDATE aftermind.assertions AS claims
+        SET sources = rest.sources,
+            said_at = CASE WHEN said_at = ANY(rest.lost) THEN coalesce(rest.last, said_at) ELSE said_at END,
+            valid_from = CASE WHEN valid_from = ANY(rest.lost) THEN rest.first ELSE valid_from END,
+            valid_to = CASE WHEN valid_to = ANY(rest.lost) THEN NULL ELSE valid_to END
+        FROM (
+            SELECT shared.id, rest.* FROM aftermind.assertions AS shared, LATERAL (
+                SELECT array_agg(source) FILTER (WHERE gone.id IS NULL) AS sources,
+                       array_agg(gone.occurred_at) FILTER (WHERE gone.id IS NOT NULL) AS lost,
+                       min(episodes.occurred_at) FILTER (WHERE gone.id IS NULL) AS first,
+                       max(episodes.occurred_at) FILTER (WHERE gone.id IS NULL) AS last
+                FROM unnest(shared.sources) AS source LEFT JOIN gone ON gone.id = source
+                LEFT JOIN aftermind.episodes AS episodes
+                  ON episodes.namespace = :namespace AND episodes.user_id = :user AND episodes.id = source) AS rest
+            WHERE {_OWNED} AND shared.sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+              AND NOT shared.sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+        ) AS rest
+        WHERE {_OWNED} AND claims.id = rest.id
+        RETURNING claims.id, said_at, valid_from, valid_to, rest.lost
+    ), forgotten AS (
+        SELECT unnest(ARRAY[said_at, valid_from, valid_to]) AS at FROM unsaid
+        UNION ALL SELECT unnest(ARRAY[valid_from, valid_to]) FROM facts
+        UNION ALL SELECT unnest(lost) FROM said_in_part
+        EXCEPT
+        (SELECT unnest(ARRAY[said_at, valid_from, valid_to]) FROM aftermind.assertions
+         WHERE {_OWNED} AND NOT sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
+         UNION ALL SELECT unnest(ARRAY[said_at, valid_from, valid_to]) FROM said_in_part)
+    ), undated AS (
+        UPDATE aftermind.facts
+        SET valid_from = CASE WHEN valid_from IN (SELECT at FROM forgotten) THEN NULL ELSE valid_from END,
+            valid_to = CASE WHEN valid_to IN (SELECT at FROM forgotten) THEN NULL ELSE valid_to END
+        WHERE {_OWNED} AND id NOT IN (SELECT id FROM facts)
+          AND (valid_from IN (SELECT at FROM forgotten WHERE at IS NOT NULL)
+               OR valid_to IN (SELECT at FROM forgotten WHERE at IS NOT NULL))
         RETURNING id
     ), mined AS (
         DELETE FROM aftermind.extractions WHERE namespace = :namespace AND user_id = :user

@@ -57,6 +57,7 @@ _SUPERSEDE = text(
     WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[])) AND superseded_at IS NULL
     """
 )
+_DELETE = text(f"DELETE FROM aftermind.facts AS facts WHERE {_OWNED} AND id = ANY(CAST(:ids AS uuid[]))")
 _STRENGTHEN = text(
     f"""
     UPDATE aftermind.facts AS facts SET strength = strength + 1, confidence = greatest(confidence, :confidence)
@@ -166,6 +167,12 @@ async def supersede(
     return await pg(tx).count(
         _SUPERSEDE, namespace=owner.namespace, user=owner.user_column, ids=list(ids), at=at, by=by_id
     )
+
+
+async def delete(tx: Transaction, owner: Scope, ids: Sequence[FactId]) -> None:
+    """See `Store.delete_facts`. Their sources are deleted by the foreign key."""
+    if ids:
+        await pg(tx).execute(_DELETE, {"namespace": owner.namespace, "user": owner.user_column, "ids": list(ids)})
 
 
 async def strengthen(

@@ -64,6 +64,7 @@ class PostgresStore(PostgresLearning):
     list_batch_neighbours = staticmethod(extraction_outcomes.list_batch_neighbours)
     hold_beliefs = staticmethod(facts.hold)
     supersede_facts = staticmethod(facts.supersede)
+    delete_facts = staticmethod(facts.delete)
     strengthen_fact = staticmethod(facts.strengthen)
     cardinalities = staticmethod(facts.cardinalities)
     set_cardinality = staticmethod(facts.set_cardinality)

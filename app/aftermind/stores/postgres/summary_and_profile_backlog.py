@@ -43,7 +43,8 @@ _COVERED = f"""
       AND (cardinality(CAST(:ids AS uuid[])) > 0 OR CAST(:before AS timestamptz) IS NULL OR occurred_at < :before)
       AND (CAST(:member AS text) IS NULL OR metadata ->> 'member' = :member)
 """
-# The summaries and traits that `forget` deletes because they used deleted episodes, and their other sources.
+# The summaries and traits that `forget` deletes because they used deleted episodes, and their other sources; and what
+# the assertions from these episodes are about.
 _DREW_ON = text(
     f"""
     WITH gone AS ({_COVERED})
@@ -54,7 +55,10 @@ _DREW_ON = text(
     ARRAY(
         SELECT DISTINCT each FROM aftermind.profile_traits, unnest(evidence) AS each
         WHERE {_OWNED} AND evidence && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
-          AND each NOT IN (SELECT id FROM gone)) AS evidence
+          AND each NOT IN (SELECT id FROM gone)) AS evidence,
+    ARRAY(
+        SELECT DISTINCT ARRAY[subject, predicate] FROM aftermind.assertions
+        WHERE {_OWNED} AND sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)) AS claims
     """
 )
 
@@ -156,6 +160,7 @@ class PostgresLearning:
         return DrewOn(
             sessions=tuple(session or None for session in row.sessions),
             evidence=tuple(EpisodeId(each) for each in row.evidence),
+            claims=frozenset((subject, predicate) for subject, predicate in row.claims),
         )
 
     async def extraction_results(
