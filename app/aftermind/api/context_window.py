@@ -1,6 +1,7 @@
 """Context windows: the part of a conversation that a model continues from, within tokens or messages."""
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ PAGE_EPISODES = 500
 MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
 SUMMARY_SHARE = 0.25  # of the tokens, at most, for a summary
 SUMMARY_HEADING = "Summary of the conversation so far:\n"
+LEAST_TOKENS = 12  # of a summary that is cut
+_END = re.compile(r"[.!?…](?=\s)|\n")
 BEFORE_ALL = -(2**63)
 
 
@@ -104,9 +107,16 @@ async def window(parts: Parts, scope: Scope, bounds: Bounds, *, summary: bool | 
     return ContextWindow(chosen, summary=text, tokens=tokens + _size(text))
 
 
-def _shortened(text: str, bounds: Bounds) -> str:
+def _shortened(text: str, bounds: Bounds) -> str | None:
+    """The summary within its share, without its last sentence or line if that is cut; None where too little is left."""
     most = None if bounds.max_tokens is None else int(bounds.max_tokens * SUMMARY_SHARE) - _size("")
-    return text if most is None or token_count.count(text) <= most else token_count.cut(text, max(most, 0))
+    if most is None or token_count.count(text) <= most:
+        return text
+    if most < LEAST_TOKENS:
+        return None
+    begun = token_count.cut(text, most)
+    ends = [match.end() for match in _END.finditer(begun)]
+    return begun[: ends[-1]].rstrip() if ends else begun
 
 
 def _beside(bounds: Bounds, tokens: int) -> Bounds:

@@ -22,7 +22,7 @@ _OF_CONVERSATION = re.compile(
     rf"(?:i|we|you)(?:'ve| have| had)?{_OFTEN} (?:{_SPOKEN}))\b",
     re.IGNORECASE,
 )
-# Words of a question that do not say what a turn is about: "last", "two weeks ago", and "name" in "my sister's name",
+# Words of a question that are about no subject: "last", "two weeks ago", and "name" in "my sister's name",
 # which most messages with the word have of the user.
 _UNIT = r"(?:days?|weeks?|weekends?|months?|years?)"
 _DECIDES_NOTHING = re.compile(
@@ -37,7 +37,7 @@ class Question:
     """A query in words: its distinct `terms`, and every word of it, to detect names of speakers.
 
     `capitalised` words within a sentence may be variants of a name. `user_names` are terms that name the user,
-    `decides_nothing` others that do not say what a turn is about ("last", "two weeks ago").
+    `decides_nothing` others that are about no subject ("last", "two weeks ago").
     """
 
     text: str

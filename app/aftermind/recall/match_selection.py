@@ -162,7 +162,7 @@ def prefer_names(matches: Sequence[Match]) -> list[Match]:
 def about_named(
     hits: Sequence[FactHit], frame: Frame, question: Question, shares: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The shares of facts without those about a speaker whom the question does not name, where it names another."""
+    """The shares of facts; where the question names speakers, 0 for a fact about another speaker."""
     named = named_speakers(frame, question)
     if not hits or not named:
         return shares
@@ -224,8 +224,8 @@ def supersede(
     What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
     about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
     more keeps its score for questions about the rest; one with the user's name does not pass its score on where the
-    question `names_user` and has no word of what ended. What began after the moment passes its score on in the same
-    way, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on.
+    question `names_user` and has no word of what ended. What began after the moment passes its score on
+    likewise, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]

@@ -84,6 +84,7 @@ from aftermind.types import (
 )
 from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
+from aftermind.types.message import RECORD
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.pending import Pending
 from aftermind.wire.turn_encoding import decode_readable
@@ -514,7 +515,7 @@ class Recall:
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
-        spoken = [each for each in (*known, *waiting) if not _is_tool_call(each)]
+        spoken = [each for each in (*known, *waiting) if not _is_wordless(each)]
         ordered = sorted(spoken, key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
@@ -536,7 +537,7 @@ class Recall:
         wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
-        texts = {id_: each for id_, each in texts.items() if not _is_tool_call(each)}
+        texts = {id_: each for id_, each in texts.items() if not _is_wordless(each)}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
@@ -828,9 +829,11 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
     ]
 
 
-def _is_tool_call(episode: Episode) -> bool:
-    """Whether it has no words: its result is the next message."""
-    return not episode.content.strip() and "tool_calls" in episode.metadata
+def _is_wordless(episode: Episode) -> bool:
+    """Whether it is a call of a tool, whose result is the next message, or a framework's message without a text."""
+    if not episode.content.strip():
+        return "tool_calls" in episode.metadata
+    return str(episode.metadata.get(RECORD, "")).startswith('{"wordless":true')
 
 
 def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:

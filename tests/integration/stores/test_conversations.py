@@ -268,3 +268,23 @@ async def test_nothing_is_kept_of_a_summary_whose_message_was_taken_back_meanwhi
         await memory.context_window(max_messages=1, summary=condense, **SHOWN)
 
         assert await memory.summary(**SHOWN) is None
+
+
+async def test_a_summary_that_is_too_long_ends_with_a_sentence_or_is_left_out() -> None:
+    async with Memory("inmemory") as memory:
+        for number in range(12):
+            await (await memory.remember(f"Message {number} of a talk about Rome.", **SHOWN)).stored(timeout=60)
+
+        def condense(before: str | None, episodes: Sequence[Episode]) -> str:
+            return "They visited museums in Rome. They liked the forum the best. It rained on each day of the journey."
+
+        window = await memory.context_window(160, summary=condense, **SHOWN)
+        stored = await memory.context_window(120, summary=True, **SHOWN)
+        small = await memory.context_window(40, summary=True, **SHOWN)
+
+    assert (
+        window.summary
+        == "They visited museums in Rome. They liked the forum the best. It rained on each day of the journey."
+    )
+    assert stored.summary == "They visited museums in Rome."
+    assert small.summary is None
