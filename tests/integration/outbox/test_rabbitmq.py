@@ -16,18 +16,21 @@ from tests.support.loop_clock import loop_clock
 from tests.support.rabbitmq import refused_port, running_rabbitmq
 from tests.support.turns import agent_on
 from tests.support.valkey import Valkey
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture(scope="module")
 def rabbitmq() -> Iterator[str]:
+    """RabbitMQ with the queue, as workers declare it: on a busy host that takes longer than a doorbell may."""
     with running_rabbitmq() as url:
+        with Connection(url) as connection:  # type: ignore[no-untyped-call]
+            connection.SimpleQueue(STORE, queue_args=dict(queue_arguments(url))).close()
         yield url
 
 
-def popped(url: str, timeout: float = 10.0) -> Any:  # Any: kombu's message
+def popped(url: str, timeout: float = PATIENCE_SECONDS) -> Any:  # Any: kombu's message
     """The next bell, taken as a worker takes it."""
     with Connection(url) as connection:  # type: ignore[no-untyped-call]
         queue = connection.SimpleQueue(STORE, queue_args=dict(queue_arguments(url)))
