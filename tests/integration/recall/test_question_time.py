@@ -637,18 +637,16 @@ async def test_the_id_of_the_user_in_a_question_tells_no_messages_apart(user: st
     }
 
 
-@pytest.mark.parametrize("min_score", [0.0, 0.05, 0.3, 0.6])
-@pytest.mark.parametrize("question", ["Where do I live?", "What did I do in July 2026?", "Where did I live before?"])
-async def test_a_block_that_leaves_nothing_out_has_all_chunks_that_are_available(
-    empty: Memory, question: str, min_score: float
-) -> None:
+async def test_a_block_that_leaves_nothing_out_has_all_chunks_that_are_available(empty: Memory) -> None:
     await say(empty, *KIM)
 
-    block = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=4000)
-    small = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=60)
+    for question in ("Where do I live?", "What did I do in July 2026?", "Where did I live before?"):
+        for min_score in (0.0, 0.05, 0.3, 0.6):
+            block = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=4000)
+            small = await empty.recall(question, user_id="vera", min_score=min_score, limit=30, token_budget=60)
 
-    assert block.chunks_included == block.chunks_available == len(block.matches)
-    assert small.chunks_available == block.chunks_available
+            assert block.chunks_included == block.chunks_available == len(block.matches), (question, min_score)
+            assert small.chunks_available == block.chunks_available, (question, min_score)
 
 
 @pytest.mark.parametrize(
@@ -686,37 +684,21 @@ JOURNEYS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("question", "first"),
-    [
+async def test_the_words_that_name_a_time_from_today_match_no_messages(empty: Memory) -> None:
+    await say(empty, *JOURNEYS)
+
+    for question, first in (
         ("Where did I travel last autumn?", "We spent two weeks hiking in Madeira."),
         ("Where did I travel in October 2025?", "We spent two weeks hiking in Madeira."),
         ("Which car did I drive in the last ten years?", "My last car broke down again."),
-    ],
-)
-async def test_the_words_that_name_a_time_from_today_match_no_messages(
-    empty: Memory, question: str, first: str
-) -> None:
-    await say(empty, *JOURNEYS)
+    ):
+        found = await empty.recall_scored(question, user_id="vera", load=["history"])
 
-    found = await empty.recall_scored(question, user_id="vera", load=["history"])
-
-    contents = [match.item.content for match in found if isinstance(match.item, Episode)]
-    assert contents[0] == first
+        contents = [match.item.content for match in found if isinstance(match.item, Episode)]
+        assert contents[0] == first, question
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("What was my job in 2023?", "Brightline"),
-        ("What was my job before Northern Rail?", "Brightline"),
-        ("What is my job?", "Northern Rail"),
-        ("What was my job in 2025?", "Northern Rail"),
-    ],
-)
-async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(
-    empty: Memory, question: str, answer: str
-) -> None:
+async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(empty: Memory) -> None:
     await say(
         empty,
         ("I work at Brightline.", (2022, 3, 1)),
@@ -724,13 +706,19 @@ async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(
         ("I started a new job at Northern Rail.", (2024, 3, 2)),
     )
 
-    found = await empty.recall_scored(question, user_id="vera")
-    facts = [match for match in found if isinstance(match.item, Fact)]
-    block = await empty.recall(question, user_id="vera", token_budget=250)
+    for question, answer in (
+        ("What was my job in 2023?", "Brightline"),
+        ("What was my job before Northern Rail?", "Brightline"),
+        ("What is my job?", "Northern Rail"),
+        ("What was my job in 2025?", "Northern Rail"),
+    ):
+        found = await empty.recall_scored(question, user_id="vera")
+        facts = [match for match in found if isinstance(match.item, Fact)]
+        block = await empty.recall(question, user_id="vera", token_budget=250)
 
-    assert facts[0].item.object == answer  # type: ignore[union-attr]
-    assert facts[0].score > 0.1
-    assert answer in block.text
+        assert facts[0].item.object == answer, question  # type: ignore[union-attr]
+        assert facts[0].score > 0.1
+        assert answer in block.text
 
 
 async def test_a_fact_about_another_speaker_lifts_nothing_for_the_one_that_is_named(empty: Memory) -> None:
@@ -765,19 +753,7 @@ async def test_the_name_of_another_is_not_that_of_the_user(empty: Memory) -> Non
     assert first(mine) == first(of_user) == "My name is Ben."
 
 
-@pytest.mark.parametrize(
-    ("question", "first"),
-    [
-        ("When did I move to Lisbon?", "I moved to Lisbon for the sun and the food."),
-        ("When did I move to Bergen?", "I live in Bergen."),
-        ("Did I ever live in Bergen?", "I live in Bergen."),
-        ("When did I start at Hillside School?", "I work at Hillside School."),
-        ("When did I move to Porto?", "I moved to Porto because rent in Lisbon got crazy."),
-    ],
-)
-async def test_a_question_that_names_a_former_home_or_employer_has_it_first(
-    empty: Memory, question: str, first: str
-) -> None:
+async def test_a_question_that_names_a_former_home_or_employer_has_it_first(empty: Memory) -> None:
     await say(
         empty,
         ("I live in Bergen.", (2021, 1, 1)),
@@ -787,10 +763,17 @@ async def test_a_question_that_names_a_former_home_or_employer_has_it_first(
         ("I moved to Porto because rent in Lisbon got crazy.", (2025, 3, 1)),
     )
 
-    found = await empty.recall_scored(question, user_id="vera")
-    now = await empty.recall_scored("Where do I live?", user_id="vera")
+    for question, first in (
+        ("When did I move to Lisbon?", "I moved to Lisbon for the sun and the food."),
+        ("When did I move to Bergen?", "I live in Bergen."),
+        ("Did I ever live in Bergen?", "I live in Bergen."),
+        ("When did I start at Hillside School?", "I work at Hillside School."),
+        ("When did I move to Porto?", "I moved to Porto because rent in Lisbon got crazy."),
+    ):
+        found = await empty.recall_scored(question, user_id="vera")
 
-    assert found[0].item.content == first  # type: ignore[union-attr]
+        assert found[0].item.content == first, question  # type: ignore[union-attr]
+    now = await empty.recall_scored("Where do I live?", user_id="vera")
     assert "Porto" in str(now[0].item)
 
 

@@ -128,6 +128,7 @@ async def remember_and_drain(memory: Memory, redis_url: str, numbers: range) -> 
     await wait_until(lambda: pending(redis_url) == 0, timeout=180, description="nothing is pending")
 
 
+@pytest.mark.long
 async def test_turns_that_wait_for_a_key_grow_older_in_every_check_and_are_stored_with_it(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
