@@ -44,9 +44,9 @@ async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = Non
 
 def _without_canary(gone: Forgot, *, is_stored: bool) -> Forgot:
     """The counts of what the user had."""
-    if not is_stored and gone.pending_turns:
-        return replace(gone, pending_turns=gone.pending_turns - 1)
-    return replace(gone, rows={**gone.rows, "episodes": max(0, gone.rows.get("episodes", 0) - 1)})
+    if is_stored:
+        return replace(gone, rows={**gone.rows, "episodes": max(0, gone.rows.get("episodes", 0) - 1)})
+    return replace(gone, pending_turns=max(0, gone.pending_turns - 1))
 
 
 async def _plant(parts: Parts, owner: Scope, said: str) -> bool:

@@ -15,7 +15,7 @@ from aftermind import errors
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import Episode, Message
-from aftermind.types.message import RECORD, RESERVED, UNDONE, WORDLESS, FrameworkRecord
+from aftermind.types.message import RECORD, RESERVED, UNDONE, FrameworkRecord
 from aftermind.types.validation import Limits, clean_text, to_role, without_inline_data
 
 log = logging.getLogger(__name__)
@@ -91,12 +91,10 @@ class Records:
         whole = deepcopy(rest)
         if text:
             _put(whole, place, text)
-        record = self._record(None, [], is_wordless=text is None)
-        return {"content": _encode(whole), "metadata": {RECORD: record, **metadata}}
+        return {"content": _encode(whole), "metadata": {RECORD: self._record(None, []), **metadata}}
 
-    def _record(self, message: Record | None, place: list[str | int], *, is_wordless: bool = False) -> FrameworkRecord:
-        mark = WORDLESS if is_wordless else {}
-        return FrameworkRecord(_encode({**mark, "of": self.framework, "text_at": place, "message": message}))
+    def _record(self, message: Record | None, place: list[str | int]) -> FrameworkRecord:
+        return FrameworkRecord(_encode({"of": self.framework, "text_at": place, "message": message}))
 
 
 async def read_session(

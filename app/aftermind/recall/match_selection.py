@@ -1,5 +1,6 @@
 """From scores to matches: ranked, over the bar, diverse where that is asked for."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -51,6 +52,7 @@ OF_BURST = 0.3
 # coefficients fitted on the other; 0.5 to 1.1 find the same within 0.003.
 NAMING = 0.8
 MOST_NAMES = 3  # counted of a turn: a list of names, or a text in capitals, is no better
+_ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE)
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -261,11 +263,17 @@ def supersede(
     return _ranked(raised), passed_on
 
 
-def named_former(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
-    """The former facts that the question names in place of the current one ("When did I move to Bergen?")."""
-    named = {_about(fact) for fact in current if words.share(fact.object)}
+def named_former(former: Sequence[Fact], current: Sequence[Fact], question: str) -> list[Fact]:
+    """The former facts whose object the question names in place of the current one ("When did I move to Bergen?").
+
+    None for a question about now, or with a negation ("I don't live in Bergen anymore: where do I live?").
+    """
+    if _ABOUT_NOW.search(question):
+        return []
+    asked = set(tokens(question))
+    named = {_about(fact) for fact in current if asked.issuperset(tokens(fact.object))}
     replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE} - named
-    return [fact for fact in former if _about(fact) in replaced and words.share(fact.object)]
+    return [fact for fact in former if _about(fact) in replaced and asked.issuperset(tokens(fact.object))]
 
 
 def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:

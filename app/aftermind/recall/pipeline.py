@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from math import isnan
 from time import perf_counter
 from uuid import UUID
 
@@ -84,7 +85,6 @@ from aftermind.types import (
 )
 from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
-from aftermind.types.message import RECORD
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.pending import Pending
 from aftermind.wire.turn_encoding import decode_readable
@@ -515,7 +515,7 @@ class Recall:
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
-        spoken = [each for each in (*known, *waiting) if not _is_wordless(each)]
+        spoken = [each for each in (*known, *waiting) if not _is_tool_call(each)]
         ordered = sorted(spoken, key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
@@ -537,7 +537,7 @@ class Recall:
         wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
-        texts = {id_: each for id_, each in texts.items() if not _is_wordless(each)}
+        texts = {id_: each for id_, each in texts.items() if not _is_tool_call(each)}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
@@ -595,7 +595,9 @@ class Recall:
         then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(searched_text(fact))])
         successors = match_selection.successors_of(then or run.briefing.former, current, run.words)
         then = then or match_selection.predecessors_of(successors, run.briefing.former)
-        named = [] if then else match_selection.named_former(run.briefing.former, run.briefing.facts, run.words)
+        named = (
+            [] if then else match_selection.named_former(run.briefing.former, run.briefing.facts, run.query.searched)
+        )
         if run.briefing.former:
             # In the order of time only the marks count.
             is_past, start = (
@@ -635,7 +637,7 @@ class Recall:
             run.excluded.add(ranked[:limit], run.matches, ExclusionReason.SIMILAR)
             run.excluded.add(ranked[limit:], run.matches, ExclusionReason.LIMIT)
         if found:
-            merged = sorted([*run.matches, *found], key=lambda match: -match.score)
+            merged = sorted([*run.matches, *found], key=lambda match: (-match.score, -(match.rerank_score or 0.0)))
             run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)]
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
@@ -751,7 +753,7 @@ class Recall:
         try:
             async with asyncio.timeout_at(run.deadline):
                 given = await self._reranker(run.query.searched, [_read_text(each) for each in found])
-            pairs = sorted(zip(found, map(float, given), strict=True), key=lambda pair: -pair[1])
+            pairs = sorted(zip(found, map(_number, given), strict=True), key=lambda pair: -pair[1])
         except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
             run.degraded.append(f"the reranker failed ({type(exc).__name__}): its order is missing")
             return facts
@@ -829,11 +831,9 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
     ]
 
 
-def _is_wordless(episode: Episode) -> bool:
-    """Whether it is a call of a tool, whose result is the next message, or a framework's message without a text."""
-    if not episode.content.strip():
-        return "tool_calls" in episode.metadata
-    return str(episode.metadata.get(RECORD, "")).startswith('{"wordless":true')
+def _is_tool_call(episode: Episode) -> bool:
+    """Whether it has no words: its result is the next message."""
+    return not episode.content.strip() and "tool_calls" in episode.metadata
 
 
 def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:
@@ -869,6 +869,12 @@ def _explained(found: Sequence[tuple[Match, ExclusionReason]], block: RecallBloc
         ExcludedMatch(match=match, reason=reason, tokens=count)
         for (match, reason), count in zip(kept, tokens, strict=True)
     )
+
+
+def _number(score: float) -> float:
+    if isnan(score):
+        raise ValueError("a score is not a number")
+    return float(score)
 
 
 def _read_text(match: Match) -> str:

@@ -18,7 +18,6 @@ Json = Any  # JSON as decoded: checked once where it enters (types.normalise), s
 
 RESERVED = "aftermind."  # metadata of messages: names that begin so are refused from callers
 RECORD = f"{RESERVED}record"
-WORDLESS = {"wordless": True}  # at the beginning of the record of a message without a text, whose content is its JSON
 
 
 class FrameworkRecord(str):

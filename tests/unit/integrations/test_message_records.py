@@ -156,17 +156,3 @@ def test_a_record_is_cleaned_like_other_texts() -> None:
     found = stored(user(content="Hi.", metadata={RECORD: FrameworkRecord("a\x00b")})).metadata[RECORD]
 
     assert "\x00" not in str(found)
-
-
-async def test_a_message_without_words_is_kept_and_not_recalled() -> None:
-    async with Memory("inmemory") as memory:
-        for record in (user(text="The weather in Oslo is mild."), user(call={"name": "weather", "city": "Oslo"})):
-            await (await memory.remember(RECORDS.to_message(record, LIMITS), user_id="alice")).stored(timeout=60)
-
-        history = await memory.history(user_id="alice")
-        block = await memory.recall("What is the weather in Oslo?", user_id="alice", load=["history"])
-        newest = await memory.recall("", user_id="alice", mode="recency", load=["history"])
-
-    assert [RECORDS.from_episode(each) for each in history][1] == user(call={"name": "weather", "city": "Oslo"})
-    for found in (block, newest):
-        assert [match.item.content for match in found.matches] == ["The weather in Oslo is mild."]  # type: ignore[union-attr]
