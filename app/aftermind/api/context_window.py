@@ -27,8 +27,8 @@ PAGE_EPISODES = 500
 MESSAGE_TOKENS = 4  # role and separators of a chat message, as OpenAI's formats count them
 SUMMARY_SHARE = 0.25  # of the tokens, at most, for a summary
 SUMMARY_HEADING = "Summary of the conversation so far:\n"
-LEAST_TOKENS = 12  # of a summary that is cut
-_END = re.compile(r"[.!?…](?=\s)|\n")
+LEAST_SUMMARY_TOKENS = 12  # of a summary that is cut
+_SENTENCE_END = re.compile(r"[.!?…](?=\s)|\n")
 BEFORE_ALL = -(2**63)
 
 
@@ -112,10 +112,10 @@ def _shortened(text: str, bounds: Bounds) -> str | None:
     most = None if bounds.max_tokens is None else int(bounds.max_tokens * SUMMARY_SHARE) - _size("")
     if most is None or token_count.count(text) <= most:
         return text
-    if most < LEAST_TOKENS:
+    if most < LEAST_SUMMARY_TOKENS:
         return None
     begun = token_count.cut(text, most)
-    ends = [match.end() for match in _END.finditer(begun)]
+    ends = [match.end() for match in _SENTENCE_END.finditer(begun)]
     return begun[: ends[-1]].rstrip() if ends else begun
 
 

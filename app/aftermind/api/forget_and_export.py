@@ -163,9 +163,8 @@ async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Ite
     try:
         rows = await store.facts(tx, owner, history=True, limit=EVERY_FACT)
         assertions = await store.recorded_assertions(tx, owner, {subject for subject, _ in groups})
-        await store.put_assertions(
-            tx, owner, (), unsaid=()
-        )  # raises where the key to write is missing, before a deletion
+        # Writes nothing, but raises where the key is missing, before facts are deleted.
+        await store.put_assertions(tx, owner, (), unsaid=())
     except (errors.KeyMissing, errors.Unreadable, errors.InvalidSettings) as exc:
         log.warning("facts are not computed again after an erasure", extra={"error": str(exc)})
         return 0

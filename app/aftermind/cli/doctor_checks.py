@@ -28,9 +28,7 @@ from aftermind.api.health import (
 )
 from aftermind.api.job_admin import MAX_LISTED, JobAdmin
 from aftermind.api.memory_services import Parts
-from aftermind.api.process_registry import (
-    list_processes,
-)
+from aftermind.api.process_registry import list_processes
 from aftermind.api.wiring import open_parts
 from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves

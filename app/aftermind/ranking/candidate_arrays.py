@@ -25,7 +25,7 @@ _OF_CONVERSATION = re.compile(
 # Words of a question that are about no subject: "last", "two weeks ago", and "name" in "my sister's name",
 # which most messages with the word have of the user.
 _UNIT = r"(?:days?|weeks?|weekends?|months?|years?)"
-_DECIDES_NOTHING = re.compile(
+_UNINFORMATIVE = re.compile(
     rf"\b(?:(?:last|next|past)(?! names?\b)(?:(?: \w+)? {_UNIT}\b)?|\w+ {_UNIT} ago\b|ago\b)|"
     r"(?<!user['\u2019]s )(?<=['\u2019]s )names?\b",
     re.IGNORECASE,
@@ -37,7 +37,7 @@ class Question:
     """A query in words: its distinct `terms`, and every word of it, to detect names of speakers.
 
     `capitalised` words within a sentence may be variants of a name. `user_names` are terms that name the user,
-    `decides_nothing` others that are about no subject ("last", "two weeks ago").
+    `uninformative` others that are about no subject ("last", "two weeks ago").
     """
 
     text: str
@@ -46,7 +46,7 @@ class Question:
     language: str = "english"
     capitalised: frozenset[str] = frozenset()
     user_names: frozenset[str] = frozenset()
-    decides_nothing: frozenset[str] = frozenset()
+    uninformative: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, text: str, *, language: str = "english", most_terms: int = 64) -> "Question":
@@ -54,14 +54,14 @@ class Question:
         found = tuple((terms(_OF_CONVERSATION.sub(" ", text), language) or terms(text, language))[:most_terms])
         words = frozenset(tokens(text))
         capitals = capitalised_words(text) if len(found) < most_terms else frozenset()
-        idle = frozenset(term for each in _DECIDES_NOTHING.findall(text) for term in terms(each, language))
+        empty = frozenset(term for each in _UNINFORMATIVE.findall(text) for term in terms(each, language))
         return cls(
             text=text,
             terms=found,
             words=words,
             language=language,
             capitalised=capitals,
-            decides_nothing=frozenset() if idle.issuperset(found) else idle,
+            uninformative=frozenset() if empty.issuperset(found) else empty,
         )
 
     def naming_user(self, names: Iterable[str]) -> "Question":
@@ -208,11 +208,11 @@ def features_of(frame: Frame, question: Question, frequencies: Frequencies) -> F
 
 
 def worths_of(frame: Frame, question: Question, frequencies: Frequencies) -> NDArray[np.float64]:
-    """What each term of the question is worth: 0 for names of speakers and the user, the most for a term that no turn
+    """What each term of the question is worth: 0 for names and uninformative ones, the most for a term that no turn
     has.
     """
     worths = bm25.idf(frequencies.episodes, np.maximum(np.asarray(frequencies.having), 1))
-    worths[named_terms(frame, question)] = 0.0
+    worths[worthless_terms(frame, question)] = 0.0
     return worths
 
 
@@ -248,11 +248,11 @@ def _among(labels: Sequence[Hashable], wanted: Collection[Hashable]) -> NDArray[
     return np.fromiter(map(wanted.__contains__, labels), dtype=np.bool_, count=len(labels))
 
 
-def named_terms(frame: Frame, question: Question) -> list[int]:
-    """The indexes of the query's terms that are relative times, or names of the user or of speakers, whose bonus covers
-    them.
+def worthless_terms(frame: Frame, question: Question) -> list[int]:
+    """The indexes of the query's terms that are worth nothing: uninformative ones, names of the user, and those of
+    speakers, whose bonus covers them.
     """
-    spoken = {*question.user_names, *question.decides_nothing}
+    spoken = {*question.user_names, *question.uninformative}
     for name in named_speakers(frame, question):
         spoken.update(terms(name, question.language))
         spoken.update(term for word in _variants_of(name, question) for term in terms(word, question.language))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.ranking import bm25
-from aftermind.ranking.candidate_arrays import Frame, Frequencies, Question, named_terms
+from aftermind.ranking.candidate_arrays import Frame, Frequencies, Question, worthless_terms
 from aftermind.ranking.turn_features import Scores
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,7 @@ def shares(told: Sequence[FactMatch], frame: Frame, question: Question, frequenc
     for fact in told:
         among[list(fact.places)] = np.maximum(among[list(fact.places)], list(fact.having))
     idfs = bm25.idf(frequencies.episodes + int(among.max(initial=0)), having + among)
-    idfs[named_terms(frame, question)] = 0.0
+    idfs[worthless_terms(frame, question)] = 0.0
     whole = float(idfs.sum())
     if whole <= 0:
         return np.zeros(len(told))

@@ -115,7 +115,7 @@ def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: 
         answering = np.maximum(likely + (1 - likely) * scores.total, LEAST_IN_PERIOD)
         is_later = frame.said_at < (time.end + MENTIONED_LATER).timestamp()
         is_near = within | ((frame.said_at >= time.end.timestamp()) & is_later)
-        outside = np.where(is_near, 1.0, OUTSIDE_PERIOD if is_alone else 1.0)
+        outside = np.where(is_alone & ~is_near, OUTSIDE_PERIOD, 1.0)
         return replace(scores, total=np.where(within, answering, scores.total * outside))
     return replace(scores, total=np.where(within, np.maximum(scores.total, LEAST_IN_PERIOD), scores.total))
 

@@ -701,8 +701,8 @@ class Recall:
         by_term = dict(zip(question.terms, worths.tolist(), strict=True))
         if question.terms:
             run.words = QuestionWords.of(query.searched, by_term, question.language)
-        told = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
-        worth = match_selection.about_named(found.facts, frame, question, shares(told, frame, question, frequencies))
+        sharing = [FactMatch(places=hit.places, having=hit.having) for hit in found.facts]
+        worth = match_selection.about_named(found.facts, frame, question, shares(sharing, frame, question, frequencies))
         run.shares = {hit.id: float(share) for hit, share in zip(found.facts, worth, strict=True)}
         if "history" not in query.load:
             return []

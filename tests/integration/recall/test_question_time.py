@@ -736,7 +736,7 @@ async def test_a_fact_about_another_speaker_lifts_nothing_for_the_one_that_is_na
     assert scores(dana)["Emil lives in Ghent"] < 0.2
     assert list(scores(emil))[:2] == ["I live in Ghent.", "Emil lives in Ghent"]
     assert scores(emil)["I moved to Vienna in spring."] < 0.2
-    assert min(scores(both)[f"{name}"] for name in ("Emil lives in Ghent", "Dana lives in Vienna")) > 0.5
+    assert min(scores(both)[fact] for fact in ("Emil lives in Ghent", "Dana lives in Vienna")) > 0.5
 
 
 async def test_the_name_of_another_is_not_that_of_the_user(empty: Memory) -> None:
