@@ -8,7 +8,7 @@ from aftermind import errors
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import match_text
 from aftermind.integrations.framework_imports import extra
-from aftermind.integrations.message_records import Records
+from aftermind.integrations.message_records import Records, text_place
 from aftermind.memory import Memory
 from aftermind.types import Episode, ItemWrite, Match
 from aftermind.types.message import keyed_ids
@@ -54,7 +54,7 @@ def _without_file(part: Mapping[str, Any]) -> dict[str, Any]:
 RECORDS = Records(
     framework="google-adk",
     role=_role,
-    text_at=lambda record: ("content", "parts", 0, "text"),
+    text_at=lambda record: text_place(record["content"].get("parts"), "content", "parts"),
     shorten=_without_files,
 )
 

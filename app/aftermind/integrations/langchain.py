@@ -7,7 +7,7 @@ from aftermind import errors
 from aftermind.api import blocking_portal
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.framework_imports import extra, to_async
-from aftermind.integrations.message_records import Records, read_session
+from aftermind.integrations.message_records import Records, read_session, text_place
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Block, Episode, Fact, Json, Match
@@ -42,7 +42,9 @@ def _role(record: Mapping[str, Any]) -> str:
     return ROLES[record["type"]]
 
 
-RECORDS = Records(framework="langchain", role=_role, text_at=lambda record: ("data", "content"))
+RECORDS = Records(
+    framework="langchain", role=_role, text_at=lambda record: text_place(record["data"]["content"], "data", "content")
+)
 
 
 class AftermindChatMessageHistory(BaseChatMessageHistory):

@@ -15,7 +15,7 @@ from aftermind import errors
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import Episode, Message
-from aftermind.types.message import RECORD, RESERVED, UNDONE, FrameworkRecord
+from aftermind.types.message import RECORD, RESERVED, UNDONE, FrameworkRecord, Role
 from aftermind.types.validation import Limits, clean_text, to_role, without_inline_data
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Records:
     ) -> dict[str, Any]:
         """A chat message whose content is the record's text, or all of it as JSON if it has none or its rest is large.
 
+        A record of the assistant without a text, a call of a tool, has no content: it is in no recall.
         `metadata` is kept with it. If the content is too large for a message, its text is cut, with a note, and what
         else is too large is passed to `shorten`: long texts become their length and digest. Not with `is_cut` False.
         Raises `InvalidMessage` for a record that cannot be written as JSON.
@@ -70,6 +71,10 @@ class Records:
         place = list(self.text_at(record))
         rest = json.loads(_encode(dict(record)))
         text = _take(rest, place)
+        if text is None and self.role(record) == Role.ASSISTANT:
+            described = {RECORD: self._record(rest, []), **metadata}
+            if _size(_encode(described)) <= limits.metadata_bytes:
+                return {"content": "", "metadata": described}
         message = self._written(rest, place, text, limits, metadata)
         if not is_cut or _size(message["content"]) <= limits.message_bytes:
             return message
@@ -171,13 +176,28 @@ def without_undone(episodes: Iterable[Episode]) -> list[Episode]:
     return [each for each in episodes if each.mark != UNDONE]
 
 
+def text_place(content: Any, *place: str | int) -> tuple[str | int, ...]:  # Any: JSON of any shape
+    """Where the text of a content at this place is: the place itself, or in its first part that has a text."""
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        for index, part in enumerate(content):
+            if _is_text(part):
+                return (*place, index)
+            if isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"):
+                return (*place, index, "text")
+    return place
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _take(record: dict[str, Any], place: Sequence[str | int]) -> str | None:
     """Remove the text at a place of the record, and return it; None if there is none."""
     try:
         found = _get(record, place)
     except (LookupError, TypeError):
         return None
-    if not isinstance(found, str) or not found.strip():
+    if not _is_text(found):
         return None
     _put(record, place, "")
     return found

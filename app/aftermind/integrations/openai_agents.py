@@ -8,7 +8,7 @@ from uuid import uuid4
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import recalled_text
 from aftermind.integrations.framework_imports import extra
-from aftermind.integrations.message_records import Records, read_session
+from aftermind.integrations.message_records import Records, read_session, text_place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
 from aftermind.types import Episode
@@ -157,14 +157,14 @@ def _last_of_user(items: Items) -> int | None:
 
 
 def _role(item: Mapping[str, Any]) -> str:
-    return ROLES.get(item.get("role", ""), "tool")
+    """Its role; without one, a result of a tool has the tool's, and a call or a reasoning the assistant's."""
+    return ROLES.get(item.get("role", ""), "tool" if "output" in item else "assistant")
 
 
 def _text_at(item: Mapping[str, Any]) -> Sequence[str | int]:
-    """Where the text of an item is: its content, the first part of its content, or the output of a tool."""
-    if isinstance(item.get("content"), list) and item["content"]:
-        return ("content", 0, "text")
-    return ("content",) if "content" in item else ("output",)
+    """Where the text of an item is: its content, a part of its content, or the output of a tool."""
+    name = "content" if "content" in item else "output"
+    return text_place(item.get(name), name)
 
 
 def _text(item: Mapping[str, Any]) -> str:

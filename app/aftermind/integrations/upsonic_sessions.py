@@ -5,7 +5,7 @@ from typing import Any
 
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.framework_imports import extra
-from aftermind.integrations.message_records import Records, read_session
+from aftermind.integrations.message_records import Records, read_session, text_place
 from aftermind.integrations.upsonic_storages import AftermindStorage, blocking
 from aftermind.types import Episode
 from aftermind.types.validation import Limits, without_inline_data
@@ -27,7 +27,8 @@ def _role(record: Mapping[str, Any]) -> str:
 
 def _text_at(record: Mapping[str, Any]) -> Sequence[str | int]:
     kinds = _kinds(record)
-    return ("parts", next((kinds.index(kind) for kind in TEXTS if kind in kinds), 0), "content")
+    part = next((kinds.index(kind) for kind in TEXTS if kind in kinds), 0)
+    return text_place(record["parts"][part].get("content") if kinds else None, "parts", part, "content")
 
 
 def _without_files(value: Any) -> Any:  # Any: JSON of any shape

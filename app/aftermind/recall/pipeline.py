@@ -85,6 +85,7 @@ from aftermind.types import (
 )
 from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
+from aftermind.types.message import RECORD
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.pending import Pending
 from aftermind.wire.turn_encoding import decode_readable
@@ -833,7 +834,7 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
 
 def _is_tool_call(episode: Episode) -> bool:
     """Whether it has no words: its result is the next message."""
-    return not episode.content.strip() and "tool_calls" in episode.metadata
+    return not episode.content.strip() and bool({"tool_calls", RECORD} & episode.metadata.keys())
 
 
 def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:

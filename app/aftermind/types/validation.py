@@ -92,8 +92,8 @@ def _message(given: Given, limits: Limits, now: datetime, index: int) -> Message
     content = _text(message.content, "content", index)
     if not isinstance(message.metadata, Mapping):
         raise errors.InvalidMessage("metadata", message.metadata, "metadata is a JSON object.", index=index)
-    has_more = bool(message.metadata.get("tool_calls") or message.metadata.get("attachments"))
-    if not content.strip() and not has_more:
+    has_more = any(message.metadata.get(name) for name in _IN_PLACE_OF_TEXT)
+    if not content.strip() and not has_more and not isinstance(message.metadata.get(RECORD), FrameworkRecord):
         raise errors.InvalidMessage("content", message.content, "a message needs text.", index=index)
     size = _size(content, limits.message_bytes)
     if size > limits.message_bytes:

@@ -4,7 +4,9 @@ import pytest
 
 from aftermind import Memory, Settings
 from aftermind.integrations import message_records
-from aftermind.integrations.message_records import read_session
+from aftermind.integrations.message_records import Records, read_session
+from aftermind.types import Episode
+from aftermind.types.validation import Limits
 from tests.support.learning import AT_ONCE
 
 LEARNS_AT_ONCE = Settings(**AT_ONCE)
@@ -52,3 +54,28 @@ async def test_a_search_for_the_newest_leaves_out_what_was_undone_before_it_coun
 
         assert [each.content for each in await memory.search(limit=1, user_id="ann")] == ["c"]
         assert [each.content for each in await memory.search(limit=1, undone=False, user_id="ann")] == ["b"]
+
+
+async def test_a_call_of_a_tool_is_in_the_history_and_in_no_recall() -> None:
+    records = Records(framework="here", role=lambda each: str(each["role"]), text_at=lambda each: ("text",))
+    conversation = [
+        {"role": "user", "text": "Where is my parcel?"},
+        {"role": "assistant", "text": None, "call": {"name": "track_parcel", "city": "Oslo"}},
+        {"role": "tool", "text": "The parcel is in Oslo."},
+        {"role": "assistant", "text": "It is in Oslo."},
+    ]
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        turn = [records.to_message(each, Limits()) for each in conversation]
+        await memory.remember(turn, user_id="ann", session_id="s")
+        waiting = await memory.recall("track_parcel Oslo", user_id="ann")
+        await memory.drain(user_id="ann")
+        stored = await memory.recall("track_parcel Oslo", user_id="ann")
+        newest = await memory.recall("", user_id="ann", limit=3)
+        read = await read_session(memory, "s", None, user_id="ann", namespace=None)
+
+    assert [records.from_episode(each) for each in read] == conversation
+    for block in (waiting, stored, newest):
+        assert "The parcel is in Oslo." in str(block)
+        assert "track_parcel" not in str(block)
+        assert "" not in {match.item.content for match in block.matches if isinstance(match.item, Episode)}
+    assert len(newest.matches) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from aftermind import Memory, Message, errors
 from aftermind.api.turn_builder import make_turn
-from aftermind.integrations.message_records import Records, replace_episodes
+from aftermind.integrations.message_records import Records, replace_episodes, text_place
 from aftermind.types import Episode, Scope
 from aftermind.types.message import RECORD, FrameworkRecord
 from aftermind.types.validation import Limits
@@ -44,6 +44,8 @@ RECORDS_OF_ALL_KINDS = {
     "many fields": user(text="Hello.", fields=["x" * 2_000] * 50),
     "many quotes": user(text="Hello.", fields='"' * 11_000),
     "another language": user(call="日本語" * 2_000),
+    "a call of a tool": {"role": "assistant", "text": None, "call": {"name": "look"}},
+    "a large call of a tool": {"role": "assistant", "text": " ", "call": "x" * 20_000},
 }
 
 
@@ -54,6 +56,31 @@ def test_a_record_comes_back_as_it_was(record: dict[str, Any], metadata: dict[st
 
     assert RECORDS.from_episode(episode) == record
     assert {**episode.metadata, RECORD: ""} == {**metadata, RECORD: ""}
+
+
+def test_a_call_of_a_tool_has_no_content_and_its_result_all_of_it() -> None:
+    call = {"role": "assistant", "text": None, "call": {"name": "look"}}
+    result = {"role": "tool", "text": None, "found": {"city": "Oslo"}}
+
+    assert stored(RECORDS.to_message(call, LIMITS)).content == ""
+    assert json.loads(stored(RECORDS.to_message(result, LIMITS)).content) == result
+    with pytest.raises(errors.InvalidMessage, match="needs text"):
+        stored({"role": "assistant", "content": "", "metadata": {RECORD: FORGED}})
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("Hello.", ("content",)),
+        (None, ("content",)),
+        (["", "Hello."], ("content", 1)),
+        ([{"type": "image", "url": "x"}, {"type": "text", "text": "A cat."}], ("content", 1, "text")),
+        ([{"text": "Hm.", "thought": True}, {"text": " "}, {"text": "A cat."}], ("content", 2, "text")),
+        ([{"function_call": {"name": "look"}}], ("content",)),
+    ],
+)
+def test_the_text_of_a_list_of_parts_is_that_of_the_first_part_with_one(content: Any, place: tuple[Any, ...]) -> None:
+    assert text_place(content, "content") == place
 
 
 def test_values_that_are_not_json_become_texts_and_nan_stays() -> None:
