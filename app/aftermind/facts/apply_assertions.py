@@ -92,19 +92,21 @@ class Folding:
 
     def _end(self, claim: Assertion) -> None:
         at = claim.valid_to or claim.said_at
-        for fact in self._same(claim.predicate, claim.object):
+        for fact in self._meant(claim):
             if fact.valid_to is None and effective_start(fact) <= at:
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> None:
         """Retract: the fact ends, and a fact that it had ended is valid again."""
-        gone = self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
-        for fact in gone:
+        for fact in self._meant(claim):
             fact = self._drop(fact)
             if fact.cardinality is Cardinality.SINGLE:
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
                         self._change(row, valid_to=fact.valid_to)
+
+    def _meant(self, claim: Assertion) -> list[Fact]:
+        return self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
 
     def _with_predicate(self, predicate: str) -> list[Fact]:
         return [fact for fact in self.rows.values() if fact.predicate == predicate]

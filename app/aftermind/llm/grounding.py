@@ -14,7 +14,7 @@ from aftermind.llm import text_process_pool
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.protocols import TurnText
 from aftermind.ranking.tokenizer import terms, tokens
-from aftermind.types.assertion import Assertion
+from aftermind.types.assertion import Assertion, Operation
 from aftermind.types.fact import USER
 
 MIN_QUOTE_CHARACTERS = 3  # a letter is found in every turn
@@ -59,15 +59,15 @@ def grounded(
     """The assertions that are in trusted turns, each with only those sources that contain it.
 
     The quote occurs in the source, and so do the content words of the object, by their stems; dates and numbers may be
-    written differently. The subject is the user, a speaker, one of the given `subjects`, or named by a trusted turn. No
-    field resembles an instruction.
+    written differently. An end of every object has a quote alone; no answer of a model has one. The subject is the
+    user, a speaker, one of the given `subjects`, or named by a trusted turn. No field resembles an instruction.
     """
     trusted = {turn.id: _QuotableTurn(turn) for turn in turns if turn.trusted}
     known = {_folded(subject) for subject in subjects} | {USER}
     kept: list[Assertion] = []
     for claim in claims:
         sources = [each for each in dict.fromkeys(claim.sources) if each in trusted]
-        sources = [each for each in sources if trusted[each].supports(claim.object, quote=claim.quote)]
+        sources = [each for each in sources if trusted[each].supports(claim)]
         if sources and _is_known(claim.subject, known, trusted.values()) and _is_plain(claim):
             said_at = max(trusted[each].turn.occurred_at for each in sources)
             kept.append(replace(claim, sources=tuple(sources), said_at=said_at))
@@ -93,9 +93,12 @@ class _QuotableTurn:
     def __init__(self, turn: TurnText) -> None:
         self.turn = turn
 
-    def supports(self, wanted: str, *, quote: str | None) -> bool:
-        """Whether the quote occurs here, and every wanted content word is in the turn."""
-        return (quote is None or self._holds(quote)) and self._names(wanted)
+    def supports(self, claim: Assertion) -> bool:
+        """Whether the quote occurs here, and every content word of the object is in the turn."""
+        if claim.quote is not None and not self._holds(claim.quote):
+            return False
+        is_of_all = claim.operation is Operation.END and not claim.object and claim.quote is not None
+        return is_of_all or self._names(claim.object)
 
     @cached_property
     def text(self) -> str:

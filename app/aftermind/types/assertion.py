@@ -14,7 +14,8 @@ BY_USER = "user"  # the extractor of what a call states: no extraction retracts 
 class Operation(StrEnum):
     """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was.
 
-    `end` ends at `valid_to` what another assertion states, whichever is extracted first; alone it states nothing.
+    `end` ends at `valid_to` what another assertion states, whichever is extracted first; alone it states nothing. With
+    an empty object, `end` and `retract` are of every object of the predicate.
     """
 
     ASSERT = "assert"

@@ -21,6 +21,27 @@ async def test_who_left_before_we_heard_that_they_were_there_has_left(tmp_path: 
     assert (former.text, former.valid_to) == ("user works at Acme", said["I left Acme."])
 
 
+async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_order_of_extraction() -> None:
+    said = {
+        "We got divorced and I quit my job.": datetime(2025, 9, 1, tzinfo=UTC),
+        "I work at Acme.": datetime(2024, 6, 1, tzinfo=UTC),
+        "I'm married to Ana.": datetime(2024, 6, 2, tzinfo=UTC),
+        "I work at Hooli.": datetime(2025, 10, 1, tzinfo=UTC),
+    }
+    for order in (list(said), list(said)[::-1]):
+        async with Memory("inmemory", settings=AT_ONCE) as memory:
+            for text in order:
+                message = Message.user(text, occurred_at=said[text])
+                await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+            now = {fact.text for fact in await memory.facts.query(user_id="zed")}
+            before = {
+                fact.text for fact in await memory.facts.query(user_id="zed", as_of=datetime(2025, 1, 1, tzinfo=UTC))
+            }
+
+        assert now == {"user relationship status divorced", "user works at Hooli"}
+        assert before == {"user relationship status married", "user spouse Ana", "user works at Acme"}
+
+
 async def test_a_predicate_that_becomes_single_valued_has_one_object_from_the_next_statement_on() -> None:
     async with Memory("inmemory", settings=AT_ONCE) as memory:
         for car in ("a Volvo", "an Audi"):

@@ -58,6 +58,29 @@ def shown(claim: Assertion) -> str:
         ("I started at Globex today.", ["works_at Globex >2024-06-12"]),
         ("I quit my job at Acme.", ["works_at Acme <2024-06-12"]),
         ("I no longer work at Acme.", ["works_at Acme <2024-06-12"]),
+        ("I quit my job.", ["~works_at  <2024-06-12"]),
+        ("I lost my job in March.", ["~works_at  <2024-03-01"]),
+        ("I quit my job and joined Hooli.", ["~works_at  <2024-06-12", "works_at Hooli"]),
+        ("I was laid off yesterday.", ["~works_at  <2024-06-11"]),
+        ("I was fired by Acme.", ["works_at Acme <2024-06-12"]),
+        ("I retired last year.", ["~works_at  <2023-01-01"]),
+        ("I retired early to bed.", []),
+        ("I wish I had quit my job.", []),
+        ("Ich habe gekündigt.", ["~works_at  <2024-06-12"]),
+        ("Ich habe meine Stelle verloren.", ["~works_at  <2024-06-12"]),
+        ("Dejé mi trabajo.", ["~works_at  <2024-06-12"]),
+        ("J'ai démissionné.", ["~works_at  <2024-06-12"]),
+        ("J'ai démissionné de chez Renault.", ["works_at Renault <2024-06-12"]),
+        ("Ana and I broke up.", ["~has_partner  <2024-06-12"]),
+        ("We split up last week.", ["~has_partner  <2024-06-03"]),
+        ("We split up the work.", []),
+        ("I broke up with my girlfriend.", ["~has_partner  <2024-06-12"]),
+        ("I no longer have a cat.", ["has_pet a cat <2024-06-12"]),
+        ("I no longer have any pets.", ["~has_pet  <2024-06-12"]),
+        ("I adopted a second cat, her name is Pepper.", ["has_pet Pepper"]),
+        ("It's not penicillin, I'm allergic to amoxicillin.", ["allergic_to amoxicillin", "-allergic_to penicillin"]),
+        ("My favorite color is now green.", ["favorite_color green >2024-06-12"]),
+        ("I have two kids, Tom and Ann.", ["has_child Tom", "has_child Ann", "has_children two kids"]),
         ("I have never worked for Acme.", ["-works_at Acme"]),
         ("I work as a nurse.", ["has_job nurse"]),
         ("I have been working at Siemens since 2019.", ["works_at Siemens >2019-01-01"]),
@@ -320,6 +343,9 @@ async def test_a_correction_reaches_the_profile() -> None:
     }
 
 
+BELIEVED = (("lives_in", "Berlin"), ("works_at", "Google"), ("spouse", "Tom"), ("has_pet", "Miso"))
+
+
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
@@ -330,15 +356,19 @@ async def test_a_correction_reaches_the_profile() -> None:
         ("Ich meinte Bern, nicht Berlin.", ["-lives_in Berlin", "lives_in Bern"]),
         ("J'ai quitté Google.", ["works_at Google <2024-06-12"]),
         ("Dejé Google.", ["works_at Google <2024-06-12"]),
-        ("I'm divorced.", ["relationship_status divorced", "spouse Tom <2024-06-12"]),
+        ("Tom died last week.", []),
+        ("Sadly Miso passed away.", ["has_pet Miso <2024-06-12"]),
+        ("I no longer have Miso.", ["has_pet Miso <2024-06-12"]),
+        ("My car died.", []),
+        ("I'm divorced.", ["relationship_status divorced", "~spouse  <2024-06-12"]),
         ("I'm engaged.", ["relationship_status engaged"]),
-        ("Ich bin seit 2023 geschieden.", ["relationship_status geschieden >2023-01-01", "spouse Tom <2023-01-01"]),
-        ("Estoy divorciada.", ["relationship_status divorciada", "spouse Tom <2024-06-12"]),
-        ("Je suis veuve.", ["relationship_status veuve", "spouse Tom <2024-06-12"]),
+        ("Ich bin seit 2023 geschieden.", ["relationship_status geschieden >2023-01-01", "~spouse  <2023-01-01"]),
+        ("Estoy divorciada.", ["relationship_status divorciada", "~spouse  <2024-06-12"]),
+        ("Je suis veuve.", ["relationship_status veuve", "~spouse  <2024-06-12"]),
     ],
 )
 def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[str]) -> None:
-    beliefs = [Belief("user", *each) for each in (("lives_in", "Berlin"), ("works_at", "Google"), ("spouse", "Tom"))]
+    beliefs = [Belief("user", *each) for each in BELIEVED]
 
     assert [shown(claim) for claim in claims_in(turn(sentence), beliefs)] == expected
 

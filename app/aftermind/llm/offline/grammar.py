@@ -3,7 +3,8 @@
 A form is a regular expression, matched case-insensitively at the start of a clause. `{NAME}` is a macro of the table.
 `{o}` is the object, `{was}` the object that it replaces, `{deny}` a denied one. At the end of a form `{o}` is the rest
 of the clause, of which `object_phrase` takes the part that the kind of object allows. With `object = "same"` the form
-itself captures the object as `(?P<o>…)`. `p` names a favorite, `kin` a relative, `status` a relationship.
+itself captures the object as `(?P<o>…)`; an empty one of a form that ends is every object of the predicate. `p` names
+a favorite, `kin` a relative, `status` a relationship.
 """
 
 import re
@@ -58,6 +59,7 @@ class FormRule:
     is_cased: bool  # only where the object has a capital letter and the writer uses them
     is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant
     is_closed: bool  # only where nothing but punctuation or a stop follows the object
+    is_believed: bool  # only of an object that is believed; the sentence needs no first person then ("Miso died")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormR
             is_cased=data.get("cased", False),
             is_taste=data.get("is_taste", False),
             is_closed=data.get("closed", False),
+            is_believed=data.get("believed", False),
         )
         for form in data["forms"]
     ]

@@ -29,7 +29,7 @@ _QUOTED = re.compile(r"[\"“«„][^\"”»“\n]{0,300}[\"”»“]|(?<!\w)'[^
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
-_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"})
+_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"})
 _CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -156,9 +156,10 @@ class _Sentence:
 
     def claims(self) -> Iterator[Assertion]:
         text, grammar = self._text, self._grammar
-        if grammar.first_person.isdisjoint(re.split(r"[^\w'-]+", text.lower())):
-            return
+        is_impersonal = grammar.first_person.isdisjoint(re.split(r"[^\w'-]+", text.lower()))
         for rule in grammar.rules:
+            if is_impersonal and not rule.is_believed:
+                continue
             if rule.needs is not None and not rule.needs.search(text):
                 continue
             place = 0
@@ -213,6 +214,8 @@ class _Sentence:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
+        if rule.is_believed:
+            objects = [each for each in objects if self._believed(each, [rule.predicate])]
         rest = self._text[match.start("o") + end :]
         is_inner = match.end("o") < match.end()  # more words of the form follow: the object must reach to them
         if not objects or (rule.is_closed and not self._is_closed(rest)) or (is_inner and match["o"][end:].strip(" ,")):
@@ -244,6 +247,8 @@ class _Sentence:
                     yield self._claim(each.predicate, each.object, valid_to=at)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at)
+            case FormEffect.END if not found:
+                yield self._claim(predicate, "", operation=Operation.END, valid_to=end or said_at)
             case FormEffect.END:
                 yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
             case FormEffect.DENY:
@@ -260,8 +265,7 @@ class _Sentence:
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
                 yield self._claim(predicate, found, valid_from=start, valid_to=end)
                 if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
-                    for each in self._of_predicate("spouse"):
-                        yield self._claim(each.predicate, each.object, valid_to=start or said_at)
+                    yield self._claim("spouse", "", operation=Operation.END, valid_to=start or said_at)
 
     def _is_closed(self, rest: str) -> bool:
         left = rest.strip()
@@ -275,13 +279,6 @@ class _Sentence:
     def _names(self, rule: FormRule, text: str) -> list[str]:
         found, _ = objects_in(text, rule, self._grammar, is_uncased=self._is_uncased) if text else ([], 0)
         return [each.strip(" .,'") for each in found[:1]]
-
-    def _of_predicate(self, predicate: str) -> list[Belief]:
-        return [
-            each
-            for each in self._beliefs
-            if predicates.same_text(each.subject, self._subject) and each.predicate == predicate
-        ]
 
     def _believed(self, object_: str, among: Sequence[str]) -> list[Belief]:
         """The latest belief about the speaker and this object, of one of these predicates (`*`: any)."""
