@@ -183,6 +183,24 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
 
 
 @pytest.mark.long
+def test_the_doctor_names_a_component_that_cannot_start(shell: Shell) -> None:
+    web = next(each for each in json.loads(shell.must("status", "--json")) if each["name"] == "web")
+    shell.must("stack", "hold", "web")
+    try:
+        with socket.create_server(("127.0.0.1", web["port"])):
+            assert shell.run("stack", "release", "web").code == 2
+            status, advice = shell.run("status"), shell.run("doctor")
+    finally:
+        shell.run("stack", "release", "web")
+
+    assert (status.code, advice.code) == (1, 1)
+    for text in (status.out, advice.out):
+        assert f"its port {web['port']} is in use" in " ".join(text.split())
+    assert "aftermind logs web" in advice.out
+    wait_until_sync(lambda: shell.run("status").code == 0, description="it starts once the port is free")
+
+
+@pytest.mark.long
 def test_a_component_is_restarted_and_its_log_shown(shell: Shell) -> None:
     def pid() -> int:
         return next(

@@ -62,6 +62,7 @@ async def _examine(settings: Settings) -> list[Finding]:
     found = address_resolution.resolve(settings)
     looks = [
         doctor_checks.variables(),
+        doctor_checks.processes(settings),
         doctor_checks.disk(settings),
         doctor_checks.spool(settings),
         doctor_checks.models(settings),

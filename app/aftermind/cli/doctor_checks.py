@@ -424,6 +424,27 @@ async def variables() -> list[Finding]:
     ]
 
 
+async def processes(settings: Settings) -> list[Finding]:
+    """Components of the embedded stack that do not run: the supervisor's view, with its reason."""
+    if settings.database_url is not None:
+        return []
+    verdicts = {
+        ComponentState.STARTING: Verdict.WARNING,
+        ComponentState.UNHEALTHY: Verdict.BAD,
+        ComponentState.BACKOFF: Verdict.BAD,
+    }
+    return [
+        Finding(
+            what=each.name,
+            seen=f"{each.state}, started {terminal.count_of(each.restarts + 1, 'time')}: {each.detail}",
+            verdict=verdicts[each.state],
+            remedy=f"`aftermind logs {each.name}` shows what it wrote.",
+        )
+        for each in await asyncio.to_thread(Stack(settings.state_dir).status)
+        if each.state in verdicts
+    ]
+
+
 async def disk(settings: Settings) -> list[Finding]:
     """Free disk space for the spool and the embedded stack."""
     folder = settings.state_dir.absolute()

@@ -76,7 +76,7 @@ class ProcessPlan:
         argv = [sys.executable, "-m", "aftermind.cli", "web", "--port", str(self.web_port)]
         health = HealthCheck(url=f"{self.web_url}/healthz")
         more = {"AFTERMIND_FLOWER_URL": os.environ.get("AFTERMIND_FLOWER_URL") or self.flower_url, **self._counted()}
-        return self._command("web", argv, health=health, stop_order=StopOrder.WEB, more=more)
+        return self._command("web", argv, health=health, port=self.web_port, stop_order=StopOrder.WEB, more=more)
 
     def _counted(self) -> Mapping[str, str]:
         """Where processes leave their numbers, for `/metrics` of the service."""
@@ -90,7 +90,7 @@ class ProcessPlan:
             "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{self.flower_password}",
         }
         health = HealthCheck(url=f"tcp://127.0.0.1:{self.flower_port}")
-        return self._command("flower", argv, health=health, stop_order=StopOrder.WEB, more=more)
+        return self._command("flower", argv, health=health, port=self.flower_port, stop_order=StopOrder.WEB, more=more)
 
     def _command(
         self,
@@ -98,6 +98,7 @@ class ProcessPlan:
         argv: list[str],
         *,
         health: HealthCheck | None = None,
+        port: int | None = None,
         stop_order: int = StopOrder.WORKER,
         more: Mapping[str, str] | None = None,
     ) -> Command:
@@ -107,7 +108,15 @@ class ProcessPlan:
             "AFTERMIND_STATE_DIR": str(self.state_dir),
             **(more or {}),
         }
-        return Command(name=name, argv=tuple(argv), env=env, cwd=str(Path.cwd()), health=health, stop_order=stop_order)
+        return Command(
+            name=name,
+            argv=tuple(argv),
+            env=env,
+            cwd=str(Path.cwd()),
+            health=health,
+            port=port,
+            stop_order=stop_order,
+        )
 
 
 def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus]) -> ProcessPlan:
@@ -201,7 +210,7 @@ def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: b
     remembered, wanted = known.get(name), getattr(settings, name)
     tried = (wanted, remembered) if name in settings.model_fields_set else (remembered, wanted)
     for port in tried:
-        if port and ((is_ours and port == remembered) or ports.is_free(port)):
+        if port and ((is_ours and port == remembered) or (ports.is_free(port) and ports.claim(port))):
             return int(port)
     return ports.choose(1)[0]
 

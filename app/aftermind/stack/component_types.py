@@ -59,7 +59,8 @@ class Command:
     """A further process for the supervisor to keep running, with its output in `logs/NAME.log`.
 
     `env` is added to the environment of the process that started the stack. Without a health check a command counts as
-    running once it is started. It is stopped by SIGTERM, and killed with its process group after `grace_seconds`.
+    running once it is started. While another program has its loopback `port`, it is not started. It is stopped by
+    SIGTERM, and killed with its process group after `grace_seconds`.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Command:
     cwd: str | None = None
     restart: Restart = Restart.ALWAYS
     health: HealthCheck | None = None
+    port: int | None = None
     stop_order: int = StopOrder.WORKER
     grace_seconds: float = 30.0
 

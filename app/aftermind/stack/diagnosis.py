@@ -14,11 +14,7 @@ TAIL_LINES = 3
 # What the servers print, and what helps. The first that fits wins.
 CAUSES = (
     (DISK_FULL, "the disk is full", "Free some space; it is started again by itself."),
-    (
-        "Address already in use",
-        "its port is in use by another program",
-        "End that program; it is tried again by itself.",
-    ),
+    ("Address already in use", "its port is in use by another program", "End that program."),
     ("Cannot allocate memory", "there is not enough memory", "End other programs, or lower shared_buffers."),
     (
         "Bad file format reading the append only file",

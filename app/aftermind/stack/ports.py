@@ -1,7 +1,11 @@
 """Loopback ports: choosing free ones, and asking whether one is free."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from pathlib import Path
 
 from aftermind.errors import StackError
 
@@ -38,11 +42,29 @@ def _from_kernel() -> int:
         return int(probe.getsockname()[1])
 
 
+def claim(port: int) -> bool:
+    """Whether this process may give the port to a server that it starts; no other one claims it until this one exits.
+
+    Two stacks that start together would both find the port free, and the slower one's server could not listen.
+    """
+    path = Path(tempfile.gettempdir()) / f"aftermind-port-{port}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return True  # of another user, for example: whether the port is free shows at its start
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
 def require_free(component: str, port: int) -> None:
     """Raise StackError if another process listens on the port."""
     if not is_free(port):
         raise StackError(
             component,
             f"its port {port} is in use by another program",
-            f"End that program (`lsof -i :{port}` names it); the stack tries again by itself.",
+            f"End that program (`lsof -i :{port}` names it).",
         )

@@ -204,7 +204,9 @@ class Stack:
         def reached(report: Report) -> bool:
             for each in report.components:
                 if each.name in names and each.state is ComponentState.BACKOFF and each.restarts >= HOPELESS:
-                    raise StackError(each.name, f"it does not stay up: {each.detail}", "It is tried again by itself.")
+                    raise StackError(
+                        each.name, f"it does not stay up: {each.detail.rstrip('.')}", "It is tried again by itself."
+                    )
             return names <= {each.name for each in report.components if each.state in states}
 
         self._await_report(reached, timeout, f"to have {', '.join(sorted(names))} {' or '.join(sorted(states))}")

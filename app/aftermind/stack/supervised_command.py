@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from aftermind.stack import server_tools
+from aftermind.stack import ports, server_tools
 from aftermind.stack.component_types import Command, HealthCheck, Restart
 from aftermind.stack.run_without_root import dying_with_parent
 from aftermind.stack.supervised_program_protocol import Launch
@@ -17,7 +17,7 @@ class CommandProgram:
 
     def __init__(self, command: Command) -> None:
         self.command = command
-        self.port = None
+        self.port = command.port
 
     @property
     def name(self) -> str:
@@ -45,7 +45,9 @@ class CommandProgram:
         return self.command.health.every_seconds if self.command.health else 3600.0
 
     async def prepare(self) -> Launch:
-        """Return the command to start."""
+        """Return the command to start. Raises `StackError` if another program has its port."""
+        if self.port is not None:
+            ports.require_free(self.name, self.port)
         if self.command.health is not None and self.command.health.ready_file:
             _forget(self.command.health.ready_file)
         argv = (*dying_with_parent("KILL"), *self.command.argv)  # every effect survives a kill; a warm stop could hang

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from aftermind.errors import InvalidSettings, StackError
 from aftermind.stack import Command, ComponentState, ComponentStatus, HealthCheck, Restart, Stack, StopOrder
-from aftermind.stack.ports import choose
+from aftermind.stack.ports import choose, claim
 from tests.support import faults
 from tests.support.servers import FAST
 from tests.support.waiting import wait_until_sync
@@ -110,6 +111,31 @@ def test_a_command_counts_as_running_once_its_port_answers(stack: Stack) -> None
 
     socket.create_connection(("127.0.0.1", port)).close()
     assert {_status(stack, name).state for name in ("web", "tcp", "asked")} == {ComponentState.RUNNING}
+
+
+def test_a_command_is_not_started_while_another_program_has_its_port(stack: Stack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other_program:
+        port = other_program.getsockname()[1]
+        health = HealthCheck(url=f"tcp://127.0.0.1:{port}")
+        with pytest.raises(StackError, match=rf"web: .*its port {port} is in use by another program"):
+            stack.supervise([Command(name="web", argv=("sleep", "600"), health=health, port=port)])
+
+        assert _status(stack, "web").pid is None
+        assert _status(stack, "web").port == port
+
+    wait_until_sync(lambda: _status(stack, "web").pid is not None, description="it is started once the port is free")
+
+
+def test_of_two_processes_one_has_the_claim_to_a_port() -> None:
+    port = choose(1)[0]
+    claims = f"from aftermind.stack.ports import claim; print(claim({port}), flush=True); input()"
+    first = subprocess.Popen([sys.executable, "-c", claims], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "True\n"
+        assert not claim(port)
+        first.communicate("\n")
+    assert claim(port)
 
 
 def test_a_sick_command_is_shown_as_such_and_let_live(stack: Stack, tmp_path: Path) -> None:
