@@ -348,7 +348,7 @@ class Settings(BaseSettings):
     )
     encryption_key: SecretStr | None = Field(
         None,
-        description="Master key of encrypted namespaces (`aftermind encrypt`), the same on every host. Several keys are separated by commas; the first one encrypts. None: `encryption.key` in `state_dir`.",
+        description="Master key of encrypted namespaces (`aftermind encrypt`), the same on every host. Several keys are separated by commas; the first one encrypts. None: `encryption.key` in `state_dir`, created at first use. `openssl rand -hex 32` makes one.",
     )
     audit_key: SecretStr | None = Field(
         None,

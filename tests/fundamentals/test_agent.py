@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from aftermind import Agent, AgentResult, Memory, Message, Role, Settings, Tool, block_tools, errors, get_run_context
+from aftermind import (
+    Agent,
+    AgentResult,
+    Memory,
+    Message,
+    Role,
+    Settings,
+    Tool,
+    block_tools,
+    errors,
+    get_run_context,
+    sync,
+)
 from aftermind.agent import TextDelta, ToolCalled, ToolReturned
 from aftermind.llm.protocols import ChatReply, ToolCall
 from aftermind.testing import ScriptedChatModel
@@ -448,6 +460,36 @@ async def test_a_conversation_that_the_caller_keeps_takes_the_place_of_the_histo
     assert prompt.count("I am Ann.") == 1, "neither the history nor the block repeats it"
     stored = [each.content for each in await memory.history(user_id=user, session_id="s1")]
     assert stored == [each["content"] for each in talk[1:]], "each message is remembered once, without instructions"
+
+
+async def test_the_model_gets_a_given_conversation_with_its_tool_results_images_and_names(
+    memory: Memory, user: str
+) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "price", "arguments": "{}"}}]
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 5_000}}
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "How much is a cap?", "name": "Ann"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "12 EUR"},
+        {"role": "assistant", "content": "12 EUR."},
+        {"role": "user", "content": [{"type": "text", "text": "And this one?"}, picture]},
+    ]
+    model = ScriptedChatModel("20 EUR.")
+
+    await Agent(model=model, memory=memory).arun(messages=talk, user_id=user)
+
+    assert model.calls[0][1:] == [talk[0], {**talk[1], "content": ""}, *talk[2:]]
+    (question, _) = await memory.history(user_id=user)
+    assert question.content == "And this one?"
+    assert "sha256" in str(question.metadata["attachments"])
+
+
+def test_an_agent_without_await_is_the_one_for_a_memory_without_await() -> None:
+    with sync.Memory("inmemory") as memory:
+        with pytest.raises(errors.InvalidSettings, match=r"aftermind\.sync\.Agent"):
+            Agent(model=ScriptedChatModel("Hello."), memory=memory)  # type: ignore[arg-type]
+        sync.Agent(model=ScriptedChatModel("Hello."), memory=memory).run("I like tea.", user_id="ann")
+        assert len(memory.history(user_id="ann")) == 2
 
 
 async def test_messages_of_a_run_are_several_or_typed_and_metadata_is_remembered(memory: Memory, user: str) -> None:

@@ -201,6 +201,19 @@ async def test_claude_calls_tools_and_gets_their_results(provider: Provider) -> 
     ]
 
 
+async def test_claude_sees_images(provider: Provider) -> None:
+    chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
+    urls = ("https://example.com/cat.png", "data:image/png;base64,QUJD")
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+
+    await reply_of(chat, [{"role": "user", "content": [{"type": "text", "text": "Look."}, *pictures]}])
+
+    text, linked, inline = provider.seen[0][1]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "Look."}
+    assert linked["source"] == {"type": "url", "url": urls[0]}
+    assert inline["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+
+
 async def test_claude_streams_text_and_calls(provider: Provider) -> None:
     chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
     provider.answers = [LOOKED]

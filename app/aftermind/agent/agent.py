@@ -32,7 +32,8 @@ NO_TOOLS_LEFT = "You have used all your tool calls. Answer with the information 
 class _Run:
     """One run: the messages for the model, and the turn to be remembered.
 
-    `conversation` are the caller's messages, if it gave them: they take the place of the remembered history.
+    `conversation` are the caller's messages, if it gave them: they take the place of the remembered history. The model
+    gets them as `given`, with their images.
     """
 
     id: str
@@ -40,6 +41,7 @@ class _Run:
     metadata: Mapping[str, Json]
     query: str
     conversation: tuple[Message, ...] | None = None
+    given: Sequence[Given] = ()
     block: RecallBlock | None = None
     told: list[dict[str, Any]] = field(default_factory=list)  # Any: messages as OpenAI's chat completions have them
     turn: list[Message] = field(default_factory=list)
@@ -75,7 +77,8 @@ class Agent:
     summary and profile for storing and for the next run; `load` follows `save` if it is not given. `memory` is a
     `Memory`, or its store as a URL or a dict: close it with `await agent.memory.close()`. A memory that fails never
     fails the answer, unless `strict`. With `feed_tool_call_results` the history for the next run has tool calls and
-    their results too, in pairs; otherwise it has the messages of the user and the answers.
+    their results too, in pairs; otherwise it has the messages of the user and the answers. Images and files are not
+    kept: the model gets those of `messages=` alone.
     """
 
     def __init__(
@@ -100,6 +103,11 @@ class Agent:
             raise errors.InvalidSettings("model", model, why)
         if isinstance(memory, str | Mapping):
             memory = Memory(memory, settings=settings)
+        elif memory is not None and not isinstance(memory, Memory):
+            why = (
+                "it is an `aftermind.Memory`, a URL or a dict; `aftermind.sync.Agent` takes an `aftermind.sync.Memory`."
+            )
+            raise errors.InvalidSettings("memory", type(memory).__qualname__, why)
         self._settings = settings or (Settings() if memory is None else memory.settings)
         self.instructions, self.agent_id, self.max_steps = instructions, agent_id, max_steps
         self._model, self._tools = model, collect(tools)
@@ -232,8 +240,7 @@ class Agent:
             )
             for event in _taken(told):
                 yield event
-        spoken = history if run.conversation is None else run.conversation
-        run.told = self._prompt_messages(run.block, spoken, run)
+        run.told = self._prompt_messages(run.block, history, run)
         answer = ""
         try:
             async with aclosing(self._converse(model, run)) as pieces:
@@ -305,12 +312,14 @@ class Agent:
         metadata = metadata or {}
         if self.memory is not None:
             metadata = message_metadata(metadata, bounds)
-        conversation = None
+        conversation: tuple[Message, ...] | None = None
+        given: list[Given] = []
         if messages is not None:
             if prompt is not None:
                 raise errors.InvalidMessage("prompt", prompt, "give a prompt or messages, not both.")
             whole = replace(bounds, turn_bytes=max(bounds.turn_bytes, CONVERSATION_BYTES))
-            conversation = normalise(messages, whole, now=datetime.now(UTC))
+            given = [messages] if isinstance(messages, str | Message | Mapping) else list(messages)
+            conversation = normalise(given, whole, now=datetime.now(UTC))
             if conversation[-1].role is not Role.USER:
                 raise errors.InvalidMessage("messages", conversation[-1].role, "the last message must be the user's.")
             query, new = conversation[-1].content, _unanswered(conversation)
@@ -327,21 +336,21 @@ class Agent:
             session_id=session_id,
             agent_id=self.agent_id,
         )
-        run = _Run(id=uuid4().hex, scope=scope, metadata=metadata, query=query, conversation=conversation)
+        run = _Run(id=uuid4().hex, scope=scope, metadata=metadata, query=query, conversation=conversation, given=given)
         run.turn += [replace(message, metadata={**metadata, **message.metadata}) for message in new]
         return run
 
     def _prompt_messages(
-        self, block: RecallBlock | None, spoken: Sequence[Episode | Message], run: _Run
+        self, block: RecallBlock | None, history: Sequence[Episode], run: _Run
     ) -> list[dict[str, Any]]:
         # Any: messages as OpenAI's chat completions have them
         system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
-        roles = {Role.USER, Role.ASSISTANT} | ({Role.SYSTEM} if run.conversation is not None else set())
-        if self._feeds_tool_results:
-            roles |= {Role.TOOL}
-        told = [each.to_chat() for each in spoken if each.role in roles]
-        last = [{"role": "user", "content": run.query}] if run.conversation is None else []
-        return [{"role": "system", "content": system}, *told, *last]
+        first = {"role": "system", "content": system}
+        if run.conversation is not None:
+            return [first, *map(_as_given, run.given, run.conversation)]
+        roles = {Role.USER, Role.ASSISTANT} | ({Role.TOOL} if self._feeds_tool_results else set())
+        told = [each.to_chat() for each in history if each.role in roles]
+        return [first, *told, {"role": "user", "content": run.query}]
 
     async def _converse(self, model: ChatModel, run: _Run) -> AsyncGenerator[AgentEvent | str, None]:
         """Ask until the model wants no more tools; yields events, and the whole answer, as str, at the end."""
@@ -404,6 +413,23 @@ class Agent:
 
             self._model = chat_model(self._settings, self._model)
         return self._model
+
+
+def _as_given(given: Given, message: Message) -> dict[str, Any]:  # Any: a message as OpenAI's chat completions have it
+    """The message for the model, with its name, and with the images and files of its content."""
+    chat: dict[str, Any] = message.to_chat()
+    if message.name and message.role is not Role.TOOL:
+        chat["name"] = message.name
+    parts = given.get("content") if isinstance(given, Mapping) else None
+    if isinstance(parts, list | tuple) and message.metadata.get("attachments"):
+        chat["content"] = [_text_part(each) for each in parts]
+    return chat
+
+
+def _text_part(part: Any) -> Any:
+    """A text as chat completions have it, also that of the Responses API; other parts as they are."""
+    text = part if isinstance(part, str) else part.get("text")
+    return {"type": "text", "text": text} if isinstance(text, str) else part
 
 
 def _unanswered(conversation: Sequence[Message]) -> list[Message]:

@@ -18,7 +18,7 @@ from aftermind.outbox.spool import damaged_files
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import ModelBudget, Settings
 from aftermind.types import JobKind, JobState, Scope
-from aftermind.types.job import MODEL_KINDS
+from aftermind.types.job import MODEL_KINDS, to_dollars
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
 from aftermind.wire.pending import Pending, PendingBacklog
@@ -317,7 +317,7 @@ class SpentBudget:
     def __str__(self) -> str:
         tokens, usd = self.budget.tokens_per_day, self.budget.usd_per_day
         of_tokens = f"{self.tokens:,} of {tokens:,} tokens" if tokens else ""
-        used = ", ".join(filter(None, (of_tokens, f"${self.cost_usd:,.2f} of ${usd:,.2f}" if usd else "")))
+        used = ", ".join(filter(None, (of_tokens, f"{to_dollars(self.cost_usd)} of {to_dollars(usd)}" if usd else "")))
         return f"{self.namespace} has used its budget of today ({used}); its jobs of models wait"
 
 

@@ -28,6 +28,7 @@ from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.audit import Action
+from aftermind.types.job import to_dollars
 
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
     from aftermind.api.address_resolution import Addresses
@@ -137,10 +138,8 @@ def note_limit(found: Sequence[object], limit: int) -> None:
 
 
 def dollars(usd: float | None) -> str:
-    """A price; one below a cent in enough digits to differ from nothing."""
-    if usd is None:
-        return "price unknown"
-    return f"${usd:,.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.2g}" if usd >= 0.0001 else "under $0.0001"
+    """A price, if it is known."""
+    return "price unknown" if usd is None else to_dollars(usd)
 
 
 def one_line(text: str, below: str = "") -> Text:

@@ -108,12 +108,20 @@ def _parts(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if message["role"] == "tool":
         yield {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": text}
         return
-    if isinstance(text, str) and text:
-        yield {"type": "text", "text": text}
+    parts: Any = [{"type": "text", "text": text}] if text and isinstance(text, str) else text
+    for part in parts:
+        yield _image(part["image_url"]["url"]) if part.get("type") == "image_url" else part
     for call in message.get("tool_calls") or ():
         said = call["function"]
         given = orjson.loads(said["arguments"] or "{}")
         yield {"type": "tool_use", "id": call["id"], "name": said["name"], "input": given}
+
+
+def _image(url: str) -> dict[str, Any]:
+    """An image of OpenAI's chat completions: a URL, or its bytes as a `data:` URL."""
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    source = {"type": "base64", "media_type": kind, "data": data} if data else {"type": "url", "url": url}
+    return {"type": "image", "source": source}
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:

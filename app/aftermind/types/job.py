@@ -206,3 +206,8 @@ class Attempt:
 def session_key(scope: Scope) -> str:
     """An effect key of the user's session: no two (user, session) pairs share one, whatever their ids are."""
     return orjson.dumps([scope.user_column, scope.session_id]).decode()
+
+
+def to_dollars(usd: float) -> str:
+    """An amount; one below a cent in enough digits to differ from nothing."""
+    return f"${usd:,.2f}" if usd == 0 or usd >= 0.01 else f"${usd:.2g}" if usd >= 0.0001 else "under $0.0001"

@@ -136,7 +136,10 @@ class Message:
         )
 
     def to_chat(self: "Message | Episode") -> dict[str, Json]:
-        """The message for chat models: role and content, `tool_calls` and `tool_call_id` of its metadata."""
+        """The message for chat models: role and text, `tool_calls` and `tool_call_id` of its metadata.
+
+        Without its images and files, of which `metadata["attachments"]` has a description.
+        """
         of_tools = {name: self.metadata[name] for name in ("tool_calls", "tool_call_id") if name in self.metadata}
         return {"role": self.role.value, "content": self.content, **of_tools}
 

@@ -22,7 +22,9 @@ class CostlyExtractor:
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         found: tuple[Assertion, ...] = ()
-        return Extraction(claims=found, reason_empty="none", usage=Usage(model=self.name, tokens_in=100))
+        return Extraction(
+            claims=found, reason_empty="none", usage=Usage(model=self.name, tokens_in=100, cost_usd=0.0005)
+        )
 
 
 async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> None:
@@ -34,7 +36,8 @@ async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> No
         await receipt.extracted(timeout=30)
         after = {part.name: part for part in (await memory.health()).parts}["budgets"]
 
-    env = {"AFTERMIND_DATABASE_URL": store, "AFTERMIND_NAMESPACE_TOKENS_PER_DAY": "50", "AFTERMIND_EMBEDDER": "hash"}
+    limits = {"AFTERMIND_NAMESPACE_TOKENS_PER_DAY": "50", "AFTERMIND_NAMESPACE_USD_PER_DAY": "0.0002"}
+    env = {"AFTERMIND_DATABASE_URL": store, "AFTERMIND_EMBEDDER": "hash", **limits}
     done = run_module(["aftermind.cli", "doctor", "--json"], env={**os.environ, **env})
 
     assert (before.state, before.detail) == ("ok", "none is used up")
@@ -42,7 +45,7 @@ async def test_the_tenant_whose_budget_is_used_up_is_named(tmp_path: Path) -> No
     assert after.detail.startswith("1 namespace has used its budget of today")
     assert "acme" not in after.detail  # /readyz asks for no key
     [finding] = [each for each in json.loads(done.stdout) if each["what"] == "budget"]
-    assert finding["seen"].startswith("acme has used its budget of today (100 of 50 tokens)")
+    assert finding["seen"].startswith("acme has used its budget of today (100 of 50 tokens, $0.0005 of $0.0002)")
     assert "AFTERMIND_NAMESPACE_TOKENS_PER_DAY" in finding["remedy"]
 
 
@@ -73,7 +76,7 @@ async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
     assert len(jobs) == 1
     assert "100 of 100 tokens" in holds[jobs[0].id]
     assert holds[jobs[0].id].endswith("wait until 00:00 UTC")
-    limits = {"acme": "100 tokens", "trial-7": "50 tokens, $0.00 of $1.00", "other": "50 tokens"}
+    limits = {"acme": "100 tokens", "trial-7": "50 tokens, $0.0005 of $1.00", "other": "50 tokens"}
     assert {name: found[0].split("100 of ")[1].split(")")[0] for name, found in reasons.items()} == limits
     assert budget.detail.startswith("3 namespaces have used their budgets of today")
 

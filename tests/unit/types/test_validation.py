@@ -92,6 +92,8 @@ BAD: dict[str, tuple[Any, str]] = {
     "a day without a time": (user(occurred_at="2026-01-01"), "occurred_at"),
     "a text that is no time": (user(timestamp="yesterday"), "occurred_at"),
     "an empty text as time": (user(created_at=""), "occurred_at"),
+    "a misspelt time": (user(occured_at=NOW), "occured_at"),
+    "a time in the manner of JavaScript": (user(createdAt=NOW), "createdAt"),
     "a time in the far future": (user(occurred_at=NOW + timedelta(days=2)), "occurred_at"),
     "a number in the far future": (user(occurred_at=1e12), "occurred_at"),
     "a number beyond every calendar": (user(occurred_at=1e30), "occurred_at"),
