@@ -153,6 +153,15 @@ async def test_a_timeline_is_reached_from_the_id_of_a_job_an_episode_or_a_fact(o
     assert found.steps[0].name == "accepted"
     assert steps["store"].ended_at is not None
     assert steps["extract"].state == "done"
+
+    again = await memory.remember("I live in Porto.", user_id="alice", session_id="s2")
+    await again.extracted(timeout=PATIENCE_SECONDS)
+    second = await memory.job_admin.timeline(again.job_id, namespace=space)
+
+    assert second is not None
+    assert second.steps[0].name == "accepted"
+    assert [step.detail for step in found.steps if step.name == "facts"] == ["1 recorded"]
+    assert [step.detail for step in second.steps if step.name == "facts"] == ["1 confirmed"]
     assert {each.kind for each in await memory.job_admin.latencies(namespace=space)} >= {JobKind.STORE, JobKind.EXTRACT}
     (tenant,) = await memory.job_admin.tenants(prefix=space)
     assert (tenant.namespace, tenant.users, tenant.dead_letters) == (space, 1, 0)

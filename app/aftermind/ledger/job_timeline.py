@@ -25,11 +25,21 @@ def build_timeline(
     facts: Sequence[tuple[FactId, datetime]],
     events: Iterable[TimelineStep],
 ) -> Timeline:
-    """The processing of the turn of a store job; `facts` are ids with the times when they were recorded."""
+    """The processing of the turn of a store job; `facts` are ids with the times when they were recorded.
+
+    A fact of before the turn was confirmed by it, when its extraction ended.
+    """
     steps = [TimelineStep(name="accepted", at=accepted_at, job_id=store.id)]
+    extracted_at = accepted_at
     for job in jobs:
         steps += _job_steps(job, [each for each in attempts if each.job_id == job.id], accepted_at)
-    steps += _fact_steps([at for _, at in facts])
+        if job.kind == JobKind.EXTRACT.value:
+            extracted_at = max(extracted_at, job.updated_at)
+    times = [(at, "recorded") if at >= accepted_at else (extracted_at, "confirmed") for _, at in facts]
+    steps += [
+        TimelineStep(name="facts", at=at, detail=f"{count} {what}")
+        for (at, what), count in sorted(Counter(times).items())
+    ]
     steps += events
     return Timeline(
         job_id=turns[0],
@@ -101,11 +111,3 @@ def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[Ti
             )
         )
     return steps
-
-
-def _fact_steps(recorded: Sequence[datetime]) -> list[TimelineStep]:
-    counts = Counter(recorded)
-    return [
-        TimelineStep(name="facts", at=at, detail=f"{count} recorded" if count > 1 else "1 recorded")
-        for at, count in sorted(counts.items())
-    ]
