@@ -58,6 +58,8 @@ def shown(claim: Assertion) -> str:
         ("I started at Globex today.", ["works_at Globex >2024-06-12"]),
         ("I quit my job at Acme.", ["works_at Acme <2024-06-12"]),
         ("I no longer work at Acme.", ["works_at Acme <2024-06-12"]),
+        ("I started at Hooli as an engineer.", ["works_at Hooli", "has_job engineer"]),
+        ("I joined the team as a favor.", []),
         ("I quit my job.", ["~works_at  <2024-06-12"]),
         ("I lost my job in March.", ["~works_at  <2024-03-01"]),
         ("I quit my job and joined Hooli.", ["~works_at  <2024-06-12", "works_at Hooli"]),
