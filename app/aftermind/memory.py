@@ -425,8 +425,8 @@ class Memory:
 
         A tool call and its results are included together or not at all; `tool_results` False leaves out both.
         `summary` True adds the stored summary of the session, at most a quarter of the tokens. A callable gets the
-        summary so far (or None) and the episodes that the window has no space for, and returns the new summary, which
-        is stored without sentences that resemble instructions: it is called and awaited here, for new ones only.
+        summary so far (or None) and the stored episodes that the window has no space for, and returns the new summary,
+        which is stored without sentences that resemble instructions: it is called and awaited here, for new ones only.
         Raises `InvalidScope`, `InvalidQuery`, `StoreUnavailable`, and the errors of the callable.
         """
         scope = await groups.scope_of(

@@ -468,7 +468,7 @@ class Settings(BaseSettings):
     # models
     embedder: str = Field(
         "auto",
-        description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `voyage:MODEL`, `cohere:MODEL`, `local:PATH`, `off`. A model of another dimension than usual: `openai:MODEL:768`.",
+        description="`auto` (OpenAI with a key, else hash), `hash`, `openai:MODEL`, `voyage:MODEL`, `cohere:MODEL`, `local:PATH`, `off`. Of another dimension than usual: `hash:768`, `openai:MODEL:768`.",
     )
     extractor: str = Field(
         "auto",

@@ -13,7 +13,7 @@ from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
-from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
+from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
@@ -105,7 +105,8 @@ async def _apply(
         )
         reason = extraction.reason_empty or "no fact in this message"
         reasons = {each.id: extraction.reasons.get(each.id, reason) for each in episodes}
-        outcomes = [_outcome(each, claims, lease, name, reasons[each.id]) for each in episodes if each.id in alive]
+        counted = [*filter(changes.states, claims)]
+        outcomes = [_outcome(each, counted, lease, name, reasons[each.id]) for each in episodes if each.id in alive]
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
         await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
         if is_more:
@@ -159,7 +160,7 @@ def _sourced(claims: Sequence[Assertion], alive: set[EpisodeId]) -> list[Asserti
 
 
 def _outcome(episode: Episode, claims: Sequence[Assertion], lease: Lease, name: str, reason: str) -> MiningOutcome:
-    count = sum(episode.id in claim.sources for claim in claims if claim.operation is not Operation.END)
+    count = sum(episode.id in claim.sources for claim in claims)
     if episode.mark is not None:
         reason = episode.mark
     elif not detect.may_become_fact(episode.role, episode.metadata):

@@ -206,11 +206,12 @@ async def test_a_memory_that_fails_as_a_whole_does_not_fail_the_answer(
     assert caplog.text.count("memory fails, the agent answers without it (step=history, reason=") == 1
 
 
-async def test_a_strict_agent_raises_what_its_memory_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("session_id", ["s", None])
+async def test_a_strict_agent_raises_what_its_memory_raises(tmp_path: Path, session_id: str | None) -> None:
     agent = Agent(model=ScriptedChatModel("Hello."), memory=_nowhere(tmp_path), strict=True)
 
     with pytest.raises(errors.Unavailable):
-        await agent.arun("Hi", user_id="u", session_id="s")
+        await agent.arun("Hi", user_id="u", session_id=session_id)
 
 
 async def test_what_the_model_raises_is_raised(memory: Memory, user: str) -> None:
@@ -482,6 +483,11 @@ async def test_the_model_gets_a_given_conversation_with_its_tool_results_images_
     (question, _) = await memory.history(user_id=user)
     assert question.content == "And this one?"
     assert "sha256" in str(question.metadata["attachments"])
+
+
+async def test_messages_that_are_none_are_a_named_error(memory: Memory) -> None:
+    with pytest.raises(errors.InvalidMessage):
+        await Agent(model=ScriptedChatModel("Hello."), memory=memory).arun(messages=5)  # type: ignore[arg-type]
 
 
 def test_an_agent_without_await_is_the_one_for_a_memory_without_await() -> None:

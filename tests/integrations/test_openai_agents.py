@@ -237,7 +237,7 @@ async def test_recall_is_added_once_a_run_before_the_new_input(memory: Memory, s
         return f"rain in {city}"
 
     asked = ResponseFunctionToolCall(call_id="c1", name="weather", arguments='{"city": "Oslo"}', type="function_call")
-    model = Scripted(said("Noted."), asked, said("Rain."))
+    model = Scripted(said("Noted."), asked, said("Rain."), said("Yes."))
     config = RunConfig(session_input_callback=recall_callback(memory, user_id="alice"))
     agent = Agent(name="a", model=model, tools=[weather])
     await memory.remember("Oslo is where I live and work.", user_id="alice", session_id="earlier")
@@ -250,6 +250,10 @@ async def test_recall_is_added_once_a_run_before_the_new_input(memory: Memory, s
     assert "Oslo is where I live and work." in seen[2]["content"]
     assert seen[3]["content"] == "Does it rain where I live?"
     assert not any("<memory" in str(each) for each in await session.get_items())
+
+    await Runner.run(agent, "Is there rain in Oslo?", session=session, run_config=config)
+    [added] = [each for each in model.inputs[-1][1] if "<memory" in str(each)]
+    assert "rain in Oslo" not in added["content"], "the model has the result of the tool"
 
 
 @pytest.mark.parametrize(

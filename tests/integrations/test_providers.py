@@ -204,12 +204,21 @@ async def test_claude_calls_tools_and_gets_their_results(provider: Provider) -> 
 async def test_claude_sees_images(provider: Provider) -> None:
     chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
     urls = ("https://example.com/cat.png", "data:image/png;base64,QUJD")
-    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    pictures = [{"type": "image_url", "image_url": {"url": urls[0]}}, {"type": "input_image", "image_url": urls[1]}]
+    look = [{"type": "text", "text": "Look."}]
 
-    await reply_of(chat, [{"role": "user", "content": [{"type": "text", "text": "Look."}, *pictures]}])
+    await reply_of(
+        chat,
+        [
+            {"role": "system", "content": look},
+            {"role": "user", "content": [*look, *pictures]},
+            {"role": "tool", "content": "4"},
+        ],
+    )
 
-    text, linked, inline = provider.seen[0][1]["messages"][0]["content"]
-    assert text == {"type": "text", "text": "Look."}
+    text, linked, inline, result = provider.seen[0][1]["messages"][0]["content"]
+    assert provider.seen[0][1]["system"] == "Look."
+    assert (text, result) == (look[0], {"type": "text", "text": "4"})
     assert linked["source"] == {"type": "url", "url": urls[0]}
     assert inline["source"] == {"type": "base64", "media_type": "image/png", "data": "QUJD"}
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from aftermind import errors
@@ -318,7 +318,8 @@ class Agent:
             if prompt is not None:
                 raise errors.InvalidMessage("prompt", prompt, "give a prompt or messages, not both.")
             whole = replace(bounds, turn_bytes=max(bounds.turn_bytes, CONVERSATION_BYTES))
-            given = [messages] if isinstance(messages, str | Message | Mapping) else list(messages)
+            several = isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Message | Mapping)
+            given = list(messages) if several else [cast(Given, messages)]
             conversation = normalise(given, whole, now=datetime.now(UTC))
             if conversation[-1].role is not Role.USER:
                 raise errors.InvalidMessage("messages", conversation[-1].role, "the last message must be the user's.")
@@ -347,7 +348,7 @@ class Agent:
         system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
         first = {"role": "system", "content": system}
         if run.conversation is not None:
-            return [first, *map(_as_given, run.given, run.conversation)]
+            return [first, *map(_to_chat, run.given, run.conversation)]
         roles = {Role.USER, Role.ASSISTANT} | ({Role.TOOL} if self._feeds_tool_results else set())
         told = [each.to_chat() for each in history if each.role in roles]
         return [first, *told, {"role": "user", "content": run.query}]
@@ -415,7 +416,7 @@ class Agent:
         return self._model
 
 
-def _as_given(given: Given, message: Message) -> dict[str, Any]:  # Any: a message as OpenAI's chat completions have it
+def _to_chat(given: Given, message: Message) -> dict[str, Any]:  # Any: a message as OpenAI's chat completions have it
     """The message for the model, with its name, and with the images and files of its content."""
     chat: dict[str, Any] = message.to_chat()
     if message.name and message.role is not Role.TOOL:

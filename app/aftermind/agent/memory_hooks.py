@@ -19,7 +19,7 @@ from aftermind.memory import Memory
 from aftermind.recall.render import without_turns
 from aftermind.receipt import Receipt
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import Episode, Message, RecallBlock, Role, Scope
+from aftermind.types import Episode, Message, RecallBlock, Role, Scope, ServedBy
 from aftermind.types.message import UNDONE
 
 log = get_logger(__name__)
@@ -123,7 +123,10 @@ class Remembering:
         return receipt
 
     async def _block(self, query: str, scope: Scope) -> RecallBlock:
-        return await self.memory.recall(query, token_budget=self.token_budget, load=self.load, **_labels(scope))
+        block = await self.memory.recall(query, token_budget=self.token_budget, load=self.load, **_labels(scope))
+        if self.strict and block.served_by is ServedBy.NONE:
+            raise errors.StoreUnavailable("recall", block.degraded or "no database answers")
+        return block
 
     async def _history(self, scope: Scope, *, is_given: bool) -> Sequence[Episode]:
         wanted = not is_given and (self.load is None or "history" in self.load)

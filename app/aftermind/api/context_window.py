@@ -191,7 +191,7 @@ class _Units:
     def _unit(self, episode: Episode, results: list[Episode], *, is_newest: bool) -> list[Episode]:
         calls = episode.metadata.get("tool_calls")
         if not calls:
-            return [episode]
+            return [episode] if episode.content.strip() or "attachments" in episode.metadata else []
         if not self._bounds.tool_results:
             metadata = {name: value for name, value in episode.metadata.items() if name != "tool_calls"}
             return [replace(episode, metadata=metadata)] if episode.content.strip() else []

@@ -425,9 +425,11 @@ async def variables() -> list[Finding]:
 
 
 async def processes(settings: Settings) -> list[Finding]:
-    """Components of the embedded stack that do not run: the supervisor's view, with its reason."""
+    """Components of the embedded stack that are not well, by its supervisor: one for each reason."""
     if settings.database_url is not None:
         return []
+    components = await asyncio.to_thread(Stack(settings.state_dir).status)
+    by_reason = {each.detail or each.name: each for each in reversed(components)}
     verdicts = {
         ComponentState.STARTING: Verdict.WARNING,
         ComponentState.UNHEALTHY: Verdict.BAD,
@@ -440,7 +442,7 @@ async def processes(settings: Settings) -> list[Finding]:
             verdict=verdicts[each.state],
             remedy=f"`aftermind logs {each.name}` shows what it wrote.",
         )
-        for each in await asyncio.to_thread(Stack(settings.state_dir).status)
+        for each in reversed(by_reason.values())
         if each.state in verdicts
     ]
 

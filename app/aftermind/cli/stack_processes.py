@@ -123,7 +123,8 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     """The processes for these data servers. Ports and Flower's password are stored in the state folder."""
     state_dir = settings.state_dir.absolute()
     known = read_json(state_dir / REMEMBERED) or {}
-    ours = {each.name for each in running if each.state is ComponentState.RUNNING}
+    alive = {ComponentState.RUNNING, ComponentState.STARTING, ComponentState.UNHEALTHY}
+    ours = {each.name for each in running if each.state in alive}
     made = ProcessPlan(
         addresses=Addresses(
             store=endpoints.app_url,

@@ -74,7 +74,13 @@ class Folding:
             self._again(after, claim, starting=start)
         else:
             self._close(covering, start)
-            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
+            ends = claim.valid_to or (after.valid_from if after else None)
+            if (
+                claim.valid_from is None and claim.valid_to == claim.said_at
+            ):  # "used to": over by now, at an unstated time
+                known = [fact.valid_from for fact in timeline if fact.valid_from and fact.valid_from <= claim.said_at]
+                ends = min(known, default=ends)
+            self._add(claim, extractor, valid_to=ends)
 
     def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
@@ -92,20 +98,22 @@ class Folding:
 
     def _end(self, claim: Assertion) -> None:
         at = claim.valid_to or claim.said_at
-        for fact in self._meant(claim):
-            if fact.valid_to is None and effective_start(fact) <= at:
+        for fact in self._facts_of(claim):
+            starts = effective_start(fact)
+            # "I just joined Hooli. I quit my job": what begins at the time of an end of every object is not meant.
+            if fact.valid_to is None and (starts < at or (claim.object and starts == at)):
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> None:
         """Retract: the fact ends, and a fact that it had ended is valid again."""
-        for fact in self._meant(claim):
+        for fact in self._facts_of(claim):
             fact = self._drop(fact)
             if fact.cardinality is Cardinality.SINGLE:
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
                         self._change(row, valid_to=fact.valid_to)
 
-    def _meant(self, claim: Assertion) -> list[Fact]:
+    def _facts_of(self, claim: Assertion) -> list[Fact]:
         return self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
 
     def _with_predicate(self, predicate: str) -> list[Fact]:

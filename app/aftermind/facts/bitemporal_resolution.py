@@ -16,7 +16,7 @@ from uuid import UUID
 from aftermind.facts import predicates
 from aftermind.facts.apply_assertions import effective_start, fold
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import Assertion, RecordedAssertion
+from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 
 Group = tuple[str, str]  # a subject as it is compared, and a predicate; one that ends it counts as the same
 
@@ -47,6 +47,15 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.added or self.superseded or self.strengthened)
+
+    def states(self, claim: Assertion) -> bool:
+        """Whether the claim counts: it states something itself, or is an end that a fact has."""
+        if claim.operation is not Operation.END:
+            return True
+        return any(
+            fact_group_key(fact) == group_key(claim) and not set(claim.sources).isdisjoint(fact.sources)
+            for fact in self.added
+        )
 
 
 def decide(

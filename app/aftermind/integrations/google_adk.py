@@ -56,6 +56,9 @@ RECORDS = Records(
     role=_role,
     text_at=lambda record: text_place(record["content"].get("parts"), "content", "parts"),
     shorten=_without_files,
+    is_call=lambda record: all(
+        part.get("function_call") or part.get("thought") for part in record["content"].get("parts") or ()
+    ),
 )
 
 

@@ -43,7 +43,10 @@ def _role(record: Mapping[str, Any]) -> str:
 
 
 RECORDS = Records(
-    framework="langchain", role=_role, text_at=lambda record: text_place(record["data"]["content"], "data", "content")
+    framework="langchain",
+    role=_role,
+    text_at=lambda record: text_place(record["data"]["content"], "data", "content"),
+    is_call=lambda record: bool(record["data"].get("tool_calls")),
 )
 
 

@@ -15,7 +15,7 @@ from aftermind import errors
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt
 from aftermind.types import Episode, Message
-from aftermind.types.message import RECORD, RESERVED, UNDONE, FrameworkRecord, Role
+from aftermind.types.message import RECORD, RESERVED, UNDONE, FrameworkRecord
 from aftermind.types.validation import Limits, clean_text, to_role, without_inline_data
 
 log = logging.getLogger(__name__)
@@ -29,21 +29,22 @@ Record = Mapping[str, Any]  # Any: a framework's message as JSON
 class Records:
     """How messages of one framework are kept: the text is the content, the rest is in the metadata.
 
-    `text_at` is where the text of a record is, `role` its role. A record of a role other than its message's, or of
-    another framework, is not read: the message is plain text then.
+    `text_at` is where the text of a record is, `role` its role, and `is_call` whether it only calls tools. A record of
+    a role other than its message's, or of another framework, is not read: the message is plain text then.
     """
 
     framework: str
     role: Callable[[Record], str]
     text_at: Callable[[Record], Sequence[str | int]]
     shorten: Callable[[Any], Any] = without_inline_data  # Any: JSON of any shape
+    is_call: Callable[[Record], bool] = lambda record: False
 
     def to_message(
         self, record: Record, limits: Limits, *, metadata: Record | None = None, is_cut: bool = True
     ) -> dict[str, Any]:
         """A chat message whose content is the record's text, or all of it as JSON if it has none or its rest is large.
 
-        A record of the assistant without a text, a call of a tool, has no content: it is in no recall.
+        A call of a tool without a text has no content: it is in no recall.
         `metadata` is kept with it. If the content is too large for a message, its text is cut, with a note, and what
         else is too large is passed to `shorten`: long texts become their length and digest. Not with `is_cut` False.
         Raises `InvalidMessage` for a record that cannot be written as JSON.
@@ -71,7 +72,7 @@ class Records:
         place = list(self.text_at(record))
         rest = json.loads(_encode(dict(record)))
         text = _take(rest, place)
-        if text is None and self.role(record) == Role.ASSISTANT:
+        if text is None and self.is_call(record):
             described = {RECORD: self._record(rest, []), **metadata}
             if _size(_encode(described)) <= limits.metadata_bytes:
                 return {"content": "", "metadata": described}
@@ -177,14 +178,19 @@ def without_undone(episodes: Iterable[Episode]) -> list[Episode]:
 
 
 def text_place(content: Any, *place: str | int) -> tuple[str | int, ...]:  # Any: JSON of any shape
-    """Where the text of a content at this place is: the place itself, or in its first part that has a text."""
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        for index, part in enumerate(content):
-            if _is_text(part):
-                return (*place, index)
-            if isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"):
-                return (*place, index, "text")
-    return place
+    """Where the text of a content at this place is: the place itself, or in the only one of its parts that has a text.
+
+    Of several texts none is the content: all are searched in the record as JSON.
+    """
+    if not isinstance(content, Sequence) or isinstance(content, str):
+        return place
+    found: list[tuple[str | int, ...]] = []
+    for index, part in enumerate(content):
+        if _is_text(part):
+            found.append((*place, index))
+        elif isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"):
+            found.append((*place, index, "text"))
+    return found[0] if len(found) == 1 else place
 
 
 def _is_text(value: object) -> bool:

@@ -21,6 +21,8 @@ with extra("openai-agents"):
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
+CALLS = {"function_call", "custom_tool_call", "computer_call", "local_shell_call", "shell_call", "reasoning"}
+
 Items = list[TResponseInputItem]
 Callback = Callable[[Items, Items], Awaitable[Items]]
 Filter = Callable[[CallModelData[Any]], Awaitable[ModelInputData]]  # Any: the context of the run
@@ -157,8 +159,7 @@ def _last_of_user(items: Items) -> int | None:
 
 
 def _role(item: Mapping[str, Any]) -> str:
-    """Its role; without one, a result of a tool has the tool's, and a call or a reasoning the assistant's."""
-    return ROLES.get(item.get("role", ""), "tool" if "output" in item else "assistant")
+    return ROLES.get(item.get("role", ""), "tool")
 
 
 def _text_at(item: Mapping[str, Any]) -> Sequence[str | int]:
@@ -168,13 +169,15 @@ def _text_at(item: Mapping[str, Any]) -> Sequence[str | int]:
 
 
 def _text(item: Mapping[str, Any]) -> str:
-    content = item.get("content")
+    content = item.get("content" if "content" in item else "output")
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content or () if isinstance(part, dict) and part.get("text"))
 
 
-RECORDS = Records(framework="openai-agents", role=_role, text_at=_text_at)
+RECORDS = Records(
+    framework="openai-agents", role=_role, text_at=_text_at, is_call=lambda item: item.get("type") in CALLS
+)
 
 
 def _to_item(episode: Episode) -> TResponseInputItem:

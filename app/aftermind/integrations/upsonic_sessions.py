@@ -42,7 +42,13 @@ def _without_files(value: Any) -> Any:  # Any: JSON of any shape
     return {name: _without_files(each) for name, each in value.items()}
 
 
-RECORDS = Records(framework="upsonic", role=_role, text_at=_text_at, shorten=_without_files)
+RECORDS = Records(
+    framework="upsonic",
+    role=_role,
+    text_at=_text_at,
+    shorten=_without_files,
+    is_call=lambda record: set(_kinds(record)) <= {"tool-call"},
+)
 
 
 class SessionStorage(AftermindStorage):

@@ -71,7 +71,8 @@ class _Completions:
 
 
 def _request(model: str, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
-    system = "\n\n".join(str(each["content"]) for each in messages if each["role"] in ("system", "developer"))
+    first = [part for each in messages if each["role"] in ("system", "developer") for part in _content(each["content"])]
+    system = "\n\n".join(part["text"] for part in first if part.get("type") == "text")
     asked: dict[str, Any] = {
         "model": model,
         "max_tokens": options.get("max_completion_tokens") or MAX_TOKENS,
@@ -104,17 +105,29 @@ def _merged(messages: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    text = message.get("content") or ""
-    if message["role"] == "tool":
-        yield {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": text}
+    parts = _content(message.get("content"))
+    if message["role"] == "tool" and "tool_call_id" in message:
+        yield {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": parts}
         return
-    parts: Any = [{"type": "text", "text": text}] if text and isinstance(text, str) else text
-    for part in parts:
-        yield _image(part["image_url"]["url"]) if part.get("type") == "image_url" else part
+    yield from parts
     for call in message.get("tool_calls") or ():
         said = call["function"]
         given = orjson.loads(said["arguments"] or "{}")
         yield {"type": "tool_use", "id": call["id"], "name": said["name"], "input": given}
+
+
+def _content(content: Any) -> list[dict[str, Any]]:
+    """Texts and images of OpenAI's content as Anthropic has them; any other part as it is."""
+    if isinstance(content, str) or content is None:
+        return [{"type": "text", "text": content}] if content else []
+    found = []
+    for part in content:
+        if part.get("type") in ("image_url", "input_image"):
+            linked = part["image_url"]
+            found.append(_image(linked if isinstance(linked, str) else linked["url"]))
+        else:
+            found.append({"type": "text", "text": part["refusal"]} if part.get("type") == "refusal" else part)
+    return found
 
 
 def _image(url: str) -> dict[str, Any]:

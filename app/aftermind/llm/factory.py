@@ -19,10 +19,10 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
     match kind:
         case "off":
             return None
-        case "hash":
+        case "hash" if not name or name.isdecimal():
             from aftermind.llm.hash_embedder import DIMENSION, HashEmbedder
 
-            return HashEmbedder(settings.embedding_dimension or DIMENSION, language=settings.language)
+            return HashEmbedder(int(name or settings.embedding_dimension or DIMENSION), language=settings.language)
         case "local":
             from aftermind.llm.sentence_transformers import LocalEmbedder
 
@@ -33,7 +33,7 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
             client = (providers or Providers()).client(kind, settings)
             model, dimension = _with_dimension(name or "text-embedding-3-small", settings.embedding_dimension)
             return ProviderEmbedder(client, model, dimension=dimension)
-    known = "auto, hash, openai:MODEL, openai:MODEL:DIMENSION, voyage:MODEL, cohere:MODEL, local:PATH or off"
+    known = "auto, hash[:DIMENSION], openai:MODEL[:DIMENSION], voyage:MODEL, cohere:MODEL, local:PATH or off"
     raise _unknown("AFTERMIND_EMBEDDER", settings.embedder, known)
 
 

@@ -52,6 +52,11 @@ OF_BURST = 0.3
 # coefficients fitted on the other; 0.5 to 1.1 find the same within 0.003.
 NAMING = 0.8
 MOST_NAMES = 3  # counted of a turn: a list of names, or a text in capitals, is no better
+_ABOUT_END = re.compile(
+    r"\b(?:from|away|until|after|end(?:ed)?|stop(?:ped)?|quit|le(?:ave|aving|ft)|resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
+    re.IGNORECASE,
+)
+_IN_THE_PAST = re.compile(r"\b(?:did|was|were|had|when)\b", re.IGNORECASE)
 _ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE)
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
@@ -67,6 +72,20 @@ class CandidateRank:
     lexical_rank: int | None
     vector_rank: int | None
     detail: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFormer:
+    """The former facts that a question is about, and the current ones that took their place and that it names.
+
+    `named` are those of `facts` that it names in place of the current ones. `is_of_end`: it is about their end
+    ("When did I leave Oslo?").
+    """
+
+    facts: Sequence[Fact]
+    successors: Sequence[Fact]
+    named: frozenset[FactId]
+    is_of_end: bool
 
 
 def places(
@@ -263,20 +282,42 @@ def supersede(
     return _ranked(raised), passed_on
 
 
-def named_former(former: Sequence[Fact], current: Sequence[Fact], question: str) -> list[Fact]:
+def asked_former(
+    former: Sequence[Fact], current: Sequence[Fact], time: QuestionTime, words: QuestionWords, question: str
+) -> AskedFormer:
+    """The former facts that a question is about: by its words where it is about the past, by what took their place
+    ("before Oslo"), or by name.
+    """
+    of_then = time.facts_of_then([fact for fact in former if words.share(searched_text(fact))])
+    successors = _successors_of(of_then or former, current, words) if time.is_undated_past else []
+    replaced = {_about(fact) for fact in successors}
+    facts = of_then or [fact for fact in former if _about(fact) in replaced]
+    named = [] if facts else _named_former(former, current, question)
+    return AskedFormer(
+        facts=facts or named,
+        successors=successors,
+        named=frozenset(fact.id for fact in named),
+        is_of_end=_ABOUT_END.search(question) is not None,
+    )
+
+
+def _named_former(former: Sequence[Fact], current: Sequence[Fact], question: str) -> list[Fact]:
     """The former facts whose object the question names in place of the current one ("When did I move to Bergen?").
 
-    None for a question about now, or with a negation ("I don't live in Bergen anymore: where do I live?").
+    Also those that nothing took the place of ("Did I work at Acme?"). None for a question about now, or with a negation
+    ("I don't live in Bergen anymore: where do I live?").
     """
     if _ABOUT_NOW.search(question):
         return []
     asked = set(tokens(question))
     named = {_about(fact) for fact in current if asked.issuperset(tokens(fact.object))}
     replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE} - named
+    if _IN_THE_PAST.search(question):
+        replaced |= {_about(fact) for fact in former} - {_about(fact) for fact in current}
     return [fact for fact in former if _about(fact) in replaced and asked.issuperset(tokens(fact.object))]
 
 
-def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
+def _successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
     """The current facts that took the place of former ones and are named in the question ("before Oslo")."""
     about = {_about(fact) for fact in former}
     return [
@@ -286,23 +327,22 @@ def successors_of(former: Sequence[Fact], current: Sequence[Fact], words: Questi
     ]
 
 
-def predecessors_of(successors: Sequence[Fact], former: Sequence[Fact]) -> list[Fact]:
-    """The former facts whose place the successors took."""
-    about = {_about(fact) for fact in successors}
-    return [fact for fact in former if _about(fact) in about]
-
-
 def raise_former(
-    matches: Sequence[Match], then: Sequence[Fact], successors: Sequence[Fact], words: QuestionWords
+    matches: Sequence[Match], former: AskedFormer, words: QuestionWords
 ) -> tuple[list[Match], dict[FactId, float]]:
     """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
     Those of `successors` come behind ("Where did I live before Oslo?"), and pass their score on if the question has no
-    word of what they took the place of ("my job before Northern Rail").
+    word of what they took the place of ("my job before Northern Rail"). So do the turns that state the end of what was
+    named, or, if the question is about its end, those that state its start.
 
     Also scores of the former facts, by their own words or their best turn.
     """
+    then = former.facts
     sources = {source for fact in then for source in fact.sources}
-    behind = {source for fact in successors for source in fact.sources} - sources
+    behind = {source for fact in former.successors for source in fact.sources} - sources
+    if former.named and (endings := _endings(then, matches)):
+        asked = endings if former.is_of_end else sources - endings
+        sources, behind = asked, behind | (sources - asked)
     least = 0.0
     if not any(words.share(searched_text(fact)) for fact in then):
         least = max((match.score for match, turn in _turns(matches) if turn.id in behind), default=0.0)
@@ -326,6 +366,17 @@ def raise_former(
         replace(match, score=min(match.score, most)) if turn.id in behind else match for match, turn in _turns(raised)
     ]
     return _ranked(capped), passed_on
+
+
+def _endings(facts: Sequence[Fact], matches: Sequence[Match]) -> set[EpisodeId]:
+    """The sources that state the end of a fact, of those with another source from before it."""
+    times = {turn.id: turn.occurred_at for _, turn in _turns(matches)}
+    found: set[EpisodeId] = set()
+    for fact in facts:
+        given = [each for each in fact.sources if each in times]
+        late = {each for each in given if fact.valid_to is not None and times[each] >= fact.valid_to}
+        found |= late if len(late) < len(given) else set()
+    return found
 
 
 def _count_names(match: Match, turn: Episode, speakers: set[str]) -> int:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.learned_procedures import PROCEDURE
-from aftermind.facts.predicates import searched_text
 from aftermind.freshness import ReplicaLease
 from aftermind.indexes.client import IndexClient
 from aftermind.llm import token_count
@@ -516,7 +515,7 @@ class Recall:
         stored = frozenset(episode.id for episode in newest)
         waiting = [each for each in run.pending if each.id not in stored and query.wanted.fits(each)]
         known = [each for each in newest if query.known_at is None or each.remembered_at <= query.known_at]
-        spoken = [each for each in (*known, *waiting) if not _is_tool_call(each)]
+        spoken = [each for each in (*known, *waiting) if not _has_no_text(each)]
         ordered = sorted(spoken, key=lambda each: each.position, reverse=True)[:most]
         run.available = min(len(ordered), limit)
         run.matches = [
@@ -538,7 +537,7 @@ class Recall:
         wanted = replace(self._block_request(run, ids), facts=list(run.shares))
         run.briefing = await self._search.brief(route.tx, query.scope.owner, wanted, found=found)
         texts = waiting | {episode.id: episode for episode in run.briefing.episodes}
-        texts = {id_: each for id_, each in texts.items() if not _is_tool_call(each)}
+        texts = {id_: each for id_, each in texts.items() if not _has_no_text(each)}
         # An episode that was forgotten between the two statements is missing in the second: it is not shown.
         kept = [place for place in places if place.id in texts]
         run.matches = _matched(run, kept, texts)
@@ -592,12 +591,8 @@ class Recall:
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
         facts, moment = [*run.briefing.facts, *run.briefing.former], run.time.moment(run.now)
-        current = run.briefing.facts if run.time.is_undated_past else ()
-        then = run.time.facts_of_then([fact for fact in run.briefing.former if run.words.share(searched_text(fact))])
-        successors = match_selection.successors_of(then or run.briefing.former, current, run.words)
-        then = then or match_selection.predecessors_of(successors, run.briefing.former)
-        named = (
-            [] if then else match_selection.named_former(run.briefing.former, run.briefing.facts, run.query.searched)
+        former = match_selection.asked_former(
+            run.briefing.former, run.briefing.facts, run.time, run.words, run.query.searched
         )
         if run.briefing.former:
             # In the order of time only the marks count.
@@ -612,20 +607,21 @@ class Recall:
                 is_past=is_past,
                 start=start,
                 names_user=run.names_user,
-                named={fact.id for fact in named},
+                named=former.named,
             )
-        then = then or named
-        if then and run.query.mode is not RecallMode.RECENCY:
-            for fact in successors:
+        if former.facts and run.query.mode is not RecallMode.RECENCY:
+            for fact in former.successors:
                 run.shares.pop(fact.id, None)
-            run.matches, scores = match_selection.raise_former(run.matches, then, successors, run.words)
+            run.matches, scores = match_selection.raise_former(run.matches, former, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
         if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
             _keep_likely(run, run.matches, least=run.query.min_score)
         run.available = len(run.matches) if run.is_complete else max(run.available, len(run.matches))
         found: list[Match] = []
         if "facts" in run.query.load:
-            run.facts = run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *then]
+            run.facts = (
+                run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *former.facts]
+            )
             found = self._scored_facts(run, limit)
         if run.query.rerank:
             found = await self._rerank(run, found)
@@ -832,8 +828,8 @@ def _matched(run: _Run, places: Sequence[CandidateRank], texts: Mapping[EpisodeI
     ]
 
 
-def _is_tool_call(episode: Episode) -> bool:
-    """Whether it has no words: its result is the next message."""
+def _has_no_text(episode: Episode) -> bool:
+    """Whether it only calls tools: the results are the next messages."""
     return not episode.content.strip() and bool({"tool_calls", RECORD} & episode.metadata.keys())
 
 

@@ -14,6 +14,7 @@ LOOPBACK = "127.0.0.1"
 # could use a stored port at the next start.
 FIRST, LAST = 15_000, 32_000
 TRIES = 200
+_CLAIMED: set[int] = set()
 
 
 def is_free(port: int) -> bool:
@@ -47,6 +48,8 @@ def claim(port: int) -> bool:
 
     Two stacks that start together would both find the port free, and the slower one's server could not listen.
     """
+    if port in _CLAIMED:
+        return True
     path = Path(tempfile.gettempdir()) / f"aftermind-port-{port}.lock"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -57,6 +60,7 @@ def claim(port: int) -> bool:
     except OSError:
         os.close(descriptor)
         return False
+    _CLAIMED.add(port)
     return True
 
 

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -19,8 +18,12 @@ REFERENCE_DEPTH = 16  # of a part; what is deeper is refused with the metadata
 INLINE_CHARACTERS = 2_048  # longer than any URL that servers accept: such a text is the thing itself
 
 _IN_PLACE_OF_TEXT = {"tool_calls", "attachments"}
-_MOMENTS = ("occurred_at", "created_at", "timestamp", "expires_at")
-_KNOWN = {"role", "content", "name", "metadata", *_MOMENTS}
+_KNOWN = {"role", "content", "name", "metadata", "occurred_at", "created_at", "timestamp", "expires_at"}
+_MISSPELT = {
+    **dict.fromkeys(("occured_at", "ocurred_at", "occurred_time", "occurredAt", "occuredAt"), "occurred_at"),
+    **dict.fromkeys(("createdAt", "create_at"), "created_at"),
+    **dict.fromkeys(("expiresAt", "expire_at", "expired_at"), "expires_at"),
+}
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
 _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
@@ -144,8 +147,8 @@ def _parsed(given: object, index: int) -> Message:
         raise errors.InvalidMessage("content", None, why, index=index)
     extra = {key: value for key, value in given.items() if key not in _KNOWN}
     for key in extra:
-        if meant := get_close_matches(str(key), _MOMENTS, n=1, cutoff=0.84):
-            why = f"a message has no such time: write {meant[0]!r}. What is not a time belongs in 'metadata'."
+        if (meant := _MISSPELT.get(key)) is not None:
+            why = f"a message has no such field: its time is {meant!r}."
             raise errors.InvalidMessage(str(key), given[key], why, index=index)
     merged = {**metadata, **extra, **({"attachments": attachments} if attachments else {})}
     moment = given.get("occurred_at", given.get("created_at", given.get("timestamp")))

@@ -23,10 +23,10 @@ async def test_who_left_before_we_heard_that_they_were_there_has_left(tmp_path: 
 
 async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_order_of_extraction() -> None:
     said = {
-        "We got divorced and I quit my job.": datetime(2025, 9, 1, tzinfo=UTC),
+        "We got divorced and I\u2019ve quit  my job.": datetime(2025, 9, 1, tzinfo=UTC),
         "I work at Acme.": datetime(2024, 6, 1, tzinfo=UTC),
         "I'm married to Ana.": datetime(2024, 6, 2, tzinfo=UTC),
-        "I work at Hooli.": datetime(2025, 10, 1, tzinfo=UTC),
+        "I just joined Hooli. I quit my job.": datetime(2025, 10, 1, tzinfo=UTC),
     }
     for order in (list(said), list(said)[::-1]):
         async with Memory("inmemory", settings=AT_ONCE) as memory:
@@ -40,6 +40,27 @@ async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_ord
 
         assert now == {"user relationship status divorced", "user works at Hooli"}
         assert before == {"user relationship status married", "user spouse Ana", "user works at Acme"}
+
+
+async def test_a_former_employer_of_an_unstated_time_was_before_the_present_one() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for month, text in ((6, "I work at Acme."), (8, "I used to work at Globex.")):
+            message = Message.user(text, occurred_at=datetime(2024, month, 1, tzinfo=UTC))
+            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        july = await memory.facts.query(user_id="zed", as_of=datetime(2024, 7, 1, tzinfo=UTC))
+        may = await memory.facts.query(user_id="zed", as_of=datetime(2024, 5, 1, tzinfo=UTC))
+
+    assert ([fact.object for fact in july], [fact.object for fact in may]) == (["Acme"], ["Globex"])
+
+
+async def test_an_end_that_a_fact_has_counts_as_an_outcome() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for text in ("I work at Acme.", "I quit my job.", "We broke up."):
+            await (await memory.remember(text, user_id="zed", session_id=text)).extracted(timeout=30)
+        outcomes = await memory.extraction(user_id="zed")
+
+    assert {each.facts for each in outcomes if each.session_id != "We broke up."} == {1}
+    assert [each.facts for each in outcomes if each.session_id == "We broke up."] == [0]
 
 
 async def test_a_predicate_that_becomes_single_valued_has_one_object_from_the_next_statement_on() -> None:

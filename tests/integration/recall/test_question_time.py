@@ -815,6 +815,30 @@ async def test_what_is_no_longer_true_is_marked_in_every_language_of_the_rules(
     assert episodes[1].superseded_at is not None
 
 
+@pytest.mark.parametrize(
+    ("said", "question", "first"),
+    [
+        (("I moved to Berlin.", "I moved from Berlin to Leipzig."), "When did I move to Berlin?", 0),
+        (("I moved to Berlin.", "I moved from Berlin to Leipzig."), "When did I leave Berlin?", 1),
+        (("I moved to Berlin.", "I moved to Leipzig."), "When did I move to Berlin?", 0),
+        (("I work at Acme.", "I quit my job."), "When did I start at Acme?", 0),
+        (("I work at Acme.", "I left Acme."), "Did I work at Acme?", 0),
+        (("I work at Acme.", "I left Acme."), "When did I leave Acme?", 1),
+    ],
+)
+async def test_a_question_that_names_what_has_ended_has_its_start_or_its_end_first(
+    empty: Memory, said: tuple[str, str], question: str, first: int
+) -> None:
+    await say(empty, (said[0], (2021, 1, 1)), ("I like tea.", (2022, 1, 1)), (said[1], (2024, 1, 1)))
+
+    found = [match.item for match in await empty.recall_scored(question, user_id="vera")]
+
+    assert isinstance(found[0], Episode)
+    assert found[0].content == said[first]
+    facts = [item for item in found if isinstance(item, Fact)]
+    assert facts[0].valid_to == datetime(2024, 1, 1, tzinfo=UTC)
+
+
 def by_word(word: str) -> Any:  # Any: a reranker
     async def rerank(question: str, texts: Sequence[str]) -> list[float]:
         return [float(word in text) for text in texts]
@@ -826,7 +850,9 @@ async def test_the_order_of_a_reranker_is_that_of_messages_facts_and_blocks() ->
     settings = Settings(**AT_ONCE, **UNHURRIED)
     async with Memory("inmemory", settings=settings, reranker=by_word("Miso")) as memory:
         notes = [(f"I fed the cat and note number {n}.", (2024, 3, n)) for n in range(1, 26)]
-        await say(memory, ("I have a cat named Miso.", (2024, 1, 1)), *notes, ("Miso died yesterday.", (2024, 5, 1)))
+        await say(
+            memory, ("I have a cat named Miso.", (2024, 1, 1)), *notes, ("Miso caught a cold yesterday.", (2024, 5, 1))
+        )
 
         found = await memory.recall_scored("What happened to my cat?", user_id="vera", rerank=True)
         block = await memory.recall("What happened to my cat?", user_id="vera", rerank=True, token_budget=110)
@@ -835,7 +861,7 @@ async def test_the_order_of_a_reranker_is_that_of_messages_facts_and_blocks() ->
     assert {type(match.item) for match in found[:3]} == {Episode, Fact}
     given = [match.rerank_score or 0.0 for match in found]
     assert given == sorted(given, reverse=True)
-    assert "Miso died yesterday." in block.text
+    assert "Miso caught a cold yesterday." in block.text
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")]])

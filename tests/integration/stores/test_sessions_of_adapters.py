@@ -57,7 +57,12 @@ async def test_a_search_for_the_newest_leaves_out_what_was_undone_before_it_coun
 
 
 async def test_a_call_of_a_tool_is_in_the_history_and_in_no_recall() -> None:
-    records = Records(framework="here", role=lambda each: str(each["role"]), text_at=lambda each: ("text",))
+    records = Records(
+        framework="here",
+        role=lambda each: str(each["role"]),
+        text_at=lambda each: ("text",),
+        is_call=lambda each: "call" in each,
+    )
     conversation = [
         {"role": "user", "text": "Where is my parcel?"},
         {"role": "assistant", "text": None, "call": {"name": "track_parcel", "city": "Oslo"}},
@@ -72,7 +77,9 @@ async def test_a_call_of_a_tool_is_in_the_history_and_in_no_recall() -> None:
         stored = await memory.recall("track_parcel Oslo", user_id="ann")
         newest = await memory.recall("", user_id="ann", limit=3)
         read = await read_session(memory, "s", None, user_id="ann", namespace=None)
+        window = (await memory.context_window(1_000, user_id="ann", session_id="s")).to_chat()
 
+    assert "" not in [each["content"] for each in window]
     assert [records.from_episode(each) for each in read] == conversation
     for block in (waiting, stored, newest):
         assert "The parcel is in Oslo." in str(block)

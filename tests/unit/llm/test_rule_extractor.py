@@ -60,9 +60,24 @@ def shown(claim: Assertion) -> str:
         ("I no longer work at Acme.", ["works_at Acme <2024-06-12"]),
         ("I started at Hooli as an engineer.", ["works_at Hooli", "has_job engineer"]),
         ("I joined the team as a favor.", []),
+        ("I finished lunch and joined Tom for a walk.", []),
+        ("I left my job interview early.", []),
+        ("I quit my job search.", []),
+        ("I was fired up about the concert.", []),
+        ("I retired this laptop.", []),
+        ("I resigned in protest from the chess club.", []),
+        ("I quit my old job.", []),
+        ("I\u2019ve quit my job.", ["~works_at  <2024-06-12"]),
+        ("Perdí mi trabajo final.", []),
+        ("Me despidieron en la estación.", []),
+        ("J'ai démissionné du club.", []),
+        ("Ich wurde entlassen aus dem Krankenhaus.", []),
+        ("Ich bin 2023 von Köln nach Bremen gezogen.", ["lives_in Köln <2023-01-01", "lives_in Bremen >2023-01-01"]),
+        ("Ich bin 2023 nach Bremen gezogen.", ["lives_in Bremen >2023-01-01"]),
+        ("Ich wohne seit 2020 in Köln.", ["lives_in Köln >2020-01-01"]),
         ("I quit my job.", ["~works_at  <2024-06-12"]),
         ("I lost my job in March.", ["~works_at  <2024-03-01"]),
-        ("I quit my job and joined Hooli.", ["~works_at  <2024-06-12", "works_at Hooli"]),
+        ("I quit my job and travel now.", ["~works_at  <2024-06-12"]),
         ("I was laid off yesterday.", ["~works_at  <2024-06-11"]),
         ("I was fired by Acme.", ["works_at Acme <2024-06-12"]),
         ("I retired last year.", ["~works_at  <2023-01-01"]),
@@ -73,7 +88,12 @@ def shown(claim: Assertion) -> str:
         ("Dejé mi trabajo.", ["~works_at  <2024-06-12"]),
         ("J'ai démissionné.", ["~works_at  <2024-06-12"]),
         ("J'ai démissionné de chez Renault.", ["works_at Renault <2024-06-12"]),
-        ("Ana and I broke up.", ["~has_partner  <2024-06-12"]),
+        ("Ana and I broke up.", []),
+        ("My brother and I split up at the station.", []),
+        ("We broke up with our supplier.", []),
+        ("I don't have pets, except Miso.", []),
+        ("I have two kids, Berlin is great for them.", ["has_children two kids"]),
+        ("I have two daughters, German speakers.", ["has_children two daughters"]),
         ("We split up last week.", ["~has_partner  <2024-06-03"]),
         ("We split up the work.", []),
         ("I broke up with my girlfriend.", ["~has_partner  <2024-06-12"]),
@@ -345,7 +365,38 @@ async def test_a_correction_reaches_the_profile() -> None:
     }
 
 
-BELIEVED = (("lives_in", "Berlin"), ("works_at", "Google"), ("spouse", "Tom"), ("has_pet", "Miso"))
+async def test_what_ended_as_a_whole_and_the_opposite_of_a_taste_leave_the_profile() -> None:
+    current = {
+        "works_at": "Siemens",
+        "spouse": "Paul",
+        "has_pet": ["Tom", "Rex"],
+        "likes": ["tea", "jazz"],
+        "prefers": ["dark mode"],
+    }
+    said = "I quit my job. I'm divorced. I no longer have any pets. I don't like tea anymore. I prefer light mode."
+
+    traits = await RuleProfiler().profile(current, [turn(said)], None)
+    again = await RuleProfiler().profile({**current, **traits.values}, [turn("I was laid off.")], None)
+
+    assert traits.values == {
+        "works_at": "no longer Siemens since 2024-06-12",
+        "spouse": "no longer Paul since 2024-06-12",
+        "relationship_status": "divorced",
+        "has_pet": [],
+        "likes": ["jazz"],
+        "dislikes": ["tea"],
+        "prefers": ["light mode"],
+    }
+    assert again.values == {}
+
+
+BELIEVED = (
+    ("lives_in", "Berlin"),
+    ("works_at", "Google"),
+    ("spouse", "Tom"),
+    ("has_pet", "Miso"),
+    ("has_partner", "Eva"),
+)
 
 
 @pytest.mark.parametrize(
@@ -362,6 +413,11 @@ BELIEVED = (("lives_in", "Berlin"), ("works_at", "Google"), ("spouse", "Tom"), (
         ("Sadly Miso passed away.", ["has_pet Miso <2024-06-12"]),
         ("I no longer have Miso.", ["has_pet Miso <2024-06-12"]),
         ("My car died.", []),
+        ("I put Miso down on the sofa.", []),
+        ("Miso was put to sleep for the surgery and is fine.", []),
+        ("Miso was put to sleep last week.", ["has_pet Miso <2024-06-03"]),
+        ("Eva and I broke up.", ["has_partner Eva <2024-06-12"]),
+        ("Ana and I broke up.", []),
         ("I'm divorced.", ["relationship_status divorced", "~spouse  <2024-06-12"]),
         ("I'm engaged.", ["relationship_status engaged"]),
         ("Ich bin seit 2023 geschieden.", ["relationship_status geschieden >2023-01-01", "~spouse  <2023-01-01"]),

@@ -116,6 +116,12 @@ def test_what_cannot_be_kept_is_a_named_error(given: Any, field: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_other_fields_of_a_message_that_resemble_times_are_metadata() -> None:
+    extra = {"rated_at": "x", "created_date": "x", "timestamp_ms": 1}
+
+    assert one(user(**extra)).metadata == extra
+
+
 def test_the_error_names_the_message_that_is_wrong() -> None:
     with pytest.raises(errors.InvalidMessage, match="message 1") as caught:
         normalise([user(), user(role="robot")], LIMITS, now=NOW)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 
@@ -31,6 +31,7 @@ _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"})
 _CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b(?![.,]?\d| (?:euro|km|m)\b)", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
 
@@ -248,7 +249,7 @@ class _Sentence:
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at)
             case FormEffect.END if not found:
-                yield self._claim(predicate, "", operation=Operation.END, valid_to=end or said_at)
+                yield self._end_of_all(predicate, match, end or said_at)
             case FormEffect.END:
                 yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
             case FormEffect.DENY:
@@ -265,7 +266,7 @@ class _Sentence:
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
                 yield self._claim(predicate, found, valid_from=start, valid_to=end)
                 if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
-                    yield self._claim("spouse", "", operation=Operation.END, valid_to=start or said_at)
+                    yield self._end_of_all("spouse", match, start or said_at)
 
     def _is_closed(self, rest: str) -> bool:
         left = rest.strip()
@@ -306,6 +307,10 @@ class _Sentence:
             return f"favorite_{self._grammar.favorites.get(what, what).replace(' ', '_')}"
         return self._grammar.kin[str(groups["kin"]).lower()] if rule.predicate == "kin" else rule.predicate
 
+    def _end_of_all(self, predicate: str, match: re.Match[str], at: datetime) -> Assertion:
+        """The end of every object: its quote, the words of the form, is its only evidence."""
+        return replace(self._claim(predicate, "", operation=Operation.END, valid_to=at), quote=match.group())
+
     def _claim(
         self,
         predicate: str,
@@ -336,6 +341,8 @@ class _Sentence:
         words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
+        if grammar.has_bare_years and dates.find(words, said_at) is None:
+            words = _YEAR.sub(r"in \g<0>", words)
         return _period(words, said_at, ends=rule.effect in (FormEffect.END, FormEffect.LEAVE))
 
     def _clause_around(self, start: int, end: int) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from aftermind.facts import predicates
 from aftermind.llm import text_process_pool
@@ -14,6 +15,7 @@ from aftermind.types.fact import USER
 
 _WORDS = re.compile(r"[^\W\d_]{4,}")
 _SENTENCES = 6  # of a summary: about 120 words
+_OVER = _NO_LONGER, _NOT = ("no longer ", "not ")  # begin a trait of what has ended, or never was
 
 
 class ExtractiveSummariser:
@@ -56,7 +58,7 @@ class RuleProfiler:
         for turn in spoken:
             speaker = turn.name if schema is None else None
             known = _beliefs({**current, **values}, turn.name or USER, speaker)
-            for claim in await extract_assertions(turn, known):
+            for claim in _with_opposites(await extract_assertions(turn, known)):
                 name = predicates.canonical(claim.predicate)
                 if allowed is not None and name not in allowed:
                     continue
@@ -68,21 +70,37 @@ class RuleProfiler:
         return Traits(values=values, evidence=evidence, usage=Usage(model=self.name))
 
 
+def _with_opposites(claims: Sequence[Assertion]) -> list[Assertion]:
+    """The claims, each with the end of its opposite: who dislikes tea likes it no longer."""
+    found: list[Assertion] = []
+    for claim in claims:
+        opposite = predicates.OPPOSITES.get(predicates.canonical(claim.predicate))
+        if opposite and claim.operation is Operation.ASSERT and claim.valid_to is None:
+            found.append(replace(claim, predicate=opposite, operation=Operation.END, valid_to=claim.said_at))
+        found.append(claim)
+    return found
+
+
 def _with_claim(before: Json, name: str, claim: Assertion) -> Json:
     """A trait's value once the claim is made; `before` where the claim changes nothing of it."""
     is_over = claim.operation is Operation.RETRACT or claim.valid_to is not None
     if predicates.cardinality(name) is Cardinality.SINGLE:
         if not is_over:
             return claim.object
-        if not isinstance(before, str) or not predicates.same_text(before, claim.object):
+        if not isinstance(before, str) or before.startswith(_OVER):
             return before
-        ended = "" if claim.valid_to is None else f" since {claim.valid_to.date()}"
-        return f"no longer {claim.object}{ended}" if ended else f"not {claim.object}"
+        if claim.object and not predicates.same_text(before, claim.object):
+            return before
+        return f"{_NOT}{before}" if claim.valid_to is None else f"{_NO_LONGER}{before} since {claim.valid_to.date()}"
     listed = before if isinstance(before, list) else [] if before is None else [before]
+    if is_over and not claim.object:
+        return [] if listed else before
     others = [each for each in listed if not predicates.same_text(str(each), claim.object)]
     if is_over:
         return before if len(others) == len(listed) else others
-    return listed if len(others) < len(listed) else [*others, claim.object]
+    if len(others) < len(listed):
+        return listed
+    return [*(each for each in others if not predicates.excludes(name, claim.object, str(each))), claim.object]
 
 
 def _beliefs(traits: Mapping[str, Json], subject: str, speaker: str | None) -> list[Belief]:
