@@ -88,3 +88,17 @@ async def test_an_embedder_is_made_from_a_name_with_its_dimension() -> None:
         with pytest.raises(errors.InvalidSettings, match="64 dimensions"):
             factory.embedder(asked.model_copy(update={"embedding_dimension": 128}))
         await providers.close()
+
+
+def test_the_name_of_the_hash_embedder_may_have_its_dimension() -> None:
+    made = factory.embedder(Settings(embedder="hash:64"))
+
+    assert made is not None
+    assert made.dimension == 64
+    for given in (
+        {"embedder": "hash:0"},
+        {"embedder": "hash:99999999"},
+        {"embedder": "hash:64", "embedding_dimension": 3},
+    ):
+        with pytest.raises(errors.InvalidSettings, match="dimension"):
+            factory.embedder(Settings(**given))  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ def embedder(settings: Settings, *, providers: Providers | None = None) -> Embed
         case "hash" if not name or name.isdecimal():
             from aftermind.llm.hash_embedder import DIMENSION, HashEmbedder
 
-            return HashEmbedder(int(name or settings.embedding_dimension or DIMENSION), language=settings.language)
+            _, dimension = _with_dimension(f"hash:{name}", settings.embedding_dimension)
+            return HashEmbedder(dimension or DIMENSION, language=settings.language)
         case "local":
             from aftermind.llm.sentence_transformers import LocalEmbedder
 
