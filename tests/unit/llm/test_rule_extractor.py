@@ -411,6 +411,7 @@ BELIEVED = (
         ("Dejé Google.", ["works_at Google <2024-06-12"]),
         ("Tom died last week.", []),
         ("Sadly Miso passed away.", ["has_pet Miso <2024-06-12"]),
+        ("Our Miso died last week.", ["has_pet Miso <2024-06-03"]),
         ("I no longer have Miso.", ["has_pet Miso <2024-06-12"]),
         ("My car died.", []),
         ("I put Miso down on the sofa.", []),
