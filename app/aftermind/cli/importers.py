@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -309,7 +309,7 @@ def _conversation(
     metadata = found.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise UnreadableConversation("metadata is a JSON object")
-    dated = [_dated(message, at, metadata) for message in messages]
+    dated = [_dated(message, _later(at, index), metadata) for index, message in enumerate(messages)]
     turns = _exchanges(dated)
     agent, space, save = _label(found, "agent_id", None), _label(found, "namespace", None), found.get("save")
     if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
@@ -354,6 +354,16 @@ def _dated(message: Mapping[str, Any], at: str | None, metadata: Mapping[str, An
     merged = {**metadata, **(message.get("metadata") or {})} if metadata else message.get("metadata")
     rest = {name: value for name, value in message.items() if name not in (*_TIMES, "metadata")}
     return {**rest, **({"metadata": merged} if merged else {}), **({} if own is None else {"occurred_at": _zoned(own)})}
+
+
+def _later(at: object, index: int) -> Any:  # Any: JSON; the call that takes it checks it
+    """A conversation's time for its message of this index: facts are applied in the order of times."""
+    if isinstance(at, int | float) and not isinstance(at, bool):
+        return at + index / 1_000_000
+    moment = _zoned(at)
+    if not isinstance(moment, str):
+        return moment
+    return (datetime.fromisoformat(moment) + timedelta(microseconds=index)).isoformat()
 
 
 def _zoned(value: object) -> object:
@@ -424,7 +434,7 @@ def _locomo_session(
         return
     for number, turn in enumerate(turns, start=1):
         try:
-            yield _locomo_turn(turn, at, place.file, name, label, user)
+            yield _locomo_turn(turn, at + timedelta(microseconds=number - 1), place.file, name, label, user)
         except _MALFORMED as exc:
             yield _not_locomo(FilePosition(file=place.file, what=f"{place.what}, turn {number}"), "turn", exc)
 

@@ -125,6 +125,7 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     known = read_json(state_dir / REMEMBERED) or {}
     alive = {ComponentState.RUNNING, ComponentState.STARTING, ComponentState.UNHEALTHY}
     ours = {each.name for each in running if each.state in alive}
+    web_port = _port(settings, "web_port", known, is_ours="web" in ours)
     made = ProcessPlan(
         addresses=Addresses(
             store=endpoints.app_url,
@@ -134,8 +135,8 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
             broker=endpoints.redis_url,
         ),
         state_dir=state_dir,
-        web_port=_port(settings, "web_port", known, is_ours="web" in ours),
-        flower_port=_port(settings, "flower_port", known, is_ours="flower" in ours),
+        web_port=web_port,
+        flower_port=_port(settings, "flower_port", known, is_ours="flower" in ours, but_not=web_port),
         flower_password=str(known.get("flower_password") or secrets.token_urlsafe(12)),
         log_level=settings.log_level,
     )
@@ -203,7 +204,7 @@ def print_addresses(settings: Settings, *, has_keys: bool | None) -> None:
     out.print(f"[bold]Flower[/]   http://127.0.0.1:{flower_port}   user {FLOWER_USER}, password {password}{note}")
 
 
-def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: bool) -> int:
+def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: bool, but_not: int = 0) -> int:
     """The remembered port while it is ours or free, else the one from the settings, else any free one.
 
     A port that the user has set, and not only its default, is tried before the remembered one.
@@ -211,7 +212,11 @@ def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: b
     remembered, wanted = known.get(name), getattr(settings, name)
     tried = (wanted, remembered) if name in settings.model_fields_set else (remembered, wanted)
     for port in tried:
-        if port and ((is_ours and port == remembered) or (ports.is_free(port) and ports.claim(port))):
+        if (
+            port
+            and port != but_not
+            and ((is_ours and port == remembered) or (ports.is_free(port) and ports.claim(port)))
+        ):
             return int(port)
     return ports.choose(1)[0]
 

@@ -74,13 +74,7 @@ class Folding:
             self._again(after, claim, starting=start)
         else:
             self._close(covering, start)
-            ends = claim.valid_to or (after.valid_from if after else None)
-            if (
-                claim.valid_from is None and claim.valid_to == claim.said_at
-            ):  # "used to": over by now, at an unstated time
-                known = [fact.valid_from for fact in timeline if fact.valid_from and fact.valid_from <= claim.said_at]
-                ends = min(known, default=ends)
-            self._add(claim, extractor, valid_to=ends)
+            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
 
     def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
@@ -100,8 +94,9 @@ class Folding:
         at = claim.valid_to or claim.said_at
         for fact in self._facts_of(claim):
             starts = effective_start(fact)
-            # "I just joined Hooli. I quit my job": what begins at the time of an end of every object is not meant.
-            if fact.valid_to is None and (starts < at or (claim.object and starts == at)):
+            # "I just joined Hooli. I quit my job": what the message itself begins is not meant.
+            is_meant = bool(claim.object) or set(claim.sources).isdisjoint(fact.sources)
+            if fact.valid_to is None and (starts < at or (starts == at and is_meant)):
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> None:

@@ -54,7 +54,8 @@ class Changes:
             return True
         return any(
             fact_group_key(fact) == group_key(claim) and not set(claim.sources).isdisjoint(fact.sources)
-            for fact in self.added
+            for fact in self.believed
+            if fact.valid_to is not None
         )
 
 

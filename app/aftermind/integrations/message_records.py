@@ -72,7 +72,7 @@ class Records:
         place = list(self.text_at(record))
         rest = json.loads(_encode(dict(record)))
         text = _take(rest, place)
-        if text is None and self.is_call(record):
+        if text is None and self.is_call(record) and not _has_texts(rest, place):
             described = {RECORD: self._record(rest, []), **metadata}
             if _size(_encode(described)) <= limits.metadata_bytes:
                 return {"content": "", "metadata": described}
@@ -195,6 +195,18 @@ def text_place(content: Any, *place: str | int) -> tuple[str | int, ...]:  # Any
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _has_texts(record: dict[str, Any], place: Sequence[str | int]) -> bool:
+    """Whether there are several texts at a place, which `text_place` does not choose from."""
+    try:
+        found = _get(record, place)
+    except (LookupError, TypeError):
+        return False
+    return isinstance(found, list) and any(
+        _is_text(part) or (isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"))
+        for part in found
+    )
 
 
 def _take(record: dict[str, Any], place: Sequence[str | int]) -> str | None:

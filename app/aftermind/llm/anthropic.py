@@ -122,7 +122,7 @@ def _content(content: Any) -> list[dict[str, Any]]:
         return [{"type": "text", "text": content}] if content else []
     found = []
     for part in content:
-        if part.get("type") in ("image_url", "input_image"):
+        if part.get("type") in ("image_url", "input_image") and part.get("image_url"):
             linked = part["image_url"]
             found.append(_image(linked if isinstance(linked, str) else linked["url"]))
         else:

@@ -53,10 +53,11 @@ OF_BURST = 0.3
 NAMING = 0.8
 MOST_NAMES = 3  # counted of a turn: a list of names, or a text in capitals, is no better
 _ABOUT_END = re.compile(
-    r"\b(?:from|away|until|after|end(?:ed)?|stop(?:ped)?|quit|le(?:ave|aving|ft)|resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
+    r"\b(?:away|until|after|divorced?|laid off|let go|retired?|end(?:ed)?|stop(?:ped)?|quit|le(?:ave|aving|ft)|"
+    r"resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
     re.IGNORECASE,
 )
-_IN_THE_PAST = re.compile(r"\b(?:did|was|were|had|when)\b", re.IGNORECASE)
+_IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
 _ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE)
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 

@@ -296,8 +296,10 @@ def new_ids(count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:
 def keyed_ids(scope: Scope, idempotency_key: str, count: int) -> tuple[JobId, tuple[EpisodeId, ...]]:
     """The ids that a repeated call with the same key derives again, so that the second call is the first.
 
-    Unique per (namespace, user, key): a UUIDv5 over the three with their lengths, so that no two triples meet.
+    Unique per (namespace, user, key): a UUIDv5 over the three with their lengths, so that no two triples meet. Those of
+    the episodes are in their order, which is that of facts from messages of one time.
     """
     parts = (scope.namespace, scope.user_column, idempotency_key)
     job = uuid5(_KEYED, "".join(f"{len(part)}:{part}" for part in parts))
-    return JobId(job), tuple(EpisodeId(uuid5(job, str(index))) for index in range(count))
+    first = uuid5(job, "episodes").int & ~0xFFFF
+    return JobId(job), tuple(EpisodeId(UUID(int=first | index)) for index in range(count))

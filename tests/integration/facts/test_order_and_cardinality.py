@@ -42,15 +42,14 @@ async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_ord
         assert before == {"user relationship status married", "user spouse Ana", "user works at Acme"}
 
 
-async def test_a_former_employer_of_an_unstated_time_was_before_the_present_one() -> None:
+async def test_a_job_of_the_same_moment_is_ended_by_another_message_only() -> None:
+    said = {"ann": ["I work at Acme.", "I quit my job."], "ben": ["I just joined Hooli. I quit my job."]}
     async with Memory("inmemory", settings=AT_ONCE) as memory:
-        for month, text in ((6, "I work at Acme."), (8, "I used to work at Globex.")):
-            message = Message.user(text, occurred_at=datetime(2024, month, 1, tzinfo=UTC))
-            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
-        july = await memory.facts.query(user_id="zed", as_of=datetime(2024, 7, 1, tzinfo=UTC))
-        may = await memory.facts.query(user_id="zed", as_of=datetime(2024, 5, 1, tzinfo=UTC))
+        for user, texts in said.items():
+            await (await memory.remember(texts, user_id=user, idempotency_key=user)).extracted(timeout=30)
+        found = {user: [fact.object for fact in await memory.facts.query(user_id=user)] for user in said}
 
-    assert ([fact.object for fact in july], [fact.object for fact in may]) == (["Acme"], ["Globex"])
+    assert found == {"ann": [], "ben": ["Hooli"]}
 
 
 async def test_an_end_that_a_fact_has_counts_as_an_outcome() -> None:

@@ -266,6 +266,17 @@ def test_locomo_is_one_message_a_turn_by_name_with_its_date_and_the_caption_of_i
     assert second.messages[0].role is Role.USER, "both are people: facts of both are kept"
 
 
+@pytest.mark.parametrize("at", ["2024-05-01T09:00:00Z", 1_714_554_000])
+def test_messages_of_a_conversation_with_one_time_have_times_in_their_order(tmp_path: Path, at: object) -> None:
+    said = [{"role": "user", "content": text} for text in ("I live in Bern.", "I moved to Basel.", "It is nice.")]
+    turns = _turns(_file(tmp_path, {"created_at": at, "messages": said}))
+
+    given = [message for turn in turns for message in turn.messages]
+    times = [each.occurred_at for each in normalise(given, Limits(), now=datetime.now(UTC))]
+    assert times[0] == datetime(2024, 5, 1, 9, tzinfo=UTC)
+    assert times == sorted(set(times), key=str)  # type: ignore[type-var]
+
+
 def test_one_locomo_conversation_need_not_be_in_a_list(tmp_path: Path) -> None:
     assert len(_turns(_file(tmp_path, LOCOMO, name="one.json"))) == 2
 

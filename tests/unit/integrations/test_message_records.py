@@ -69,6 +69,8 @@ def test_a_call_of_a_tool_has_no_content_and_its_result_all_of_it() -> None:
 
     assert stored(RECORDS.to_message(call, LIMITS)).content == ""
     assert json.loads(stored(RECORDS.to_message(result, LIMITS)).content) == result
+    several = {"role": "assistant", "text": [{"text": "Wait."}, {"text": "In Oslo."}], "call": {"name": "look"}}
+    assert "In Oslo." in stored(RECORDS.to_message(several, LIMITS)).content
     with pytest.raises(errors.InvalidMessage, match="needs text"):
         stored({"role": "assistant", "content": "", "metadata": {RECORD: FORGED}})
 

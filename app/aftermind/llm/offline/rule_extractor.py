@@ -31,7 +31,7 @@ _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"})
 _CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
-_YEAR = re.compile(r"\b(?:19|20)\d\d\b(?![.,]?\d| (?:euro|km|m)\b)", re.IGNORECASE)
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b(?= (?:nach|from)\b)", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
 

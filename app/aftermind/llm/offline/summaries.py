@@ -71,9 +71,9 @@ class RuleProfiler:
 
 
 def _with_opposites(claims: Sequence[Assertion]) -> list[Assertion]:
-    """The claims, each with the end of its opposite: who dislikes tea likes it no longer."""
+    """The claims, those of every object first, and ends of their opposites: who dislikes tea likes it no longer."""
     found: list[Assertion] = []
-    for claim in claims:
+    for claim in sorted(claims, key=lambda each: bool(each.object)):
         opposite = predicates.OPPOSITES.get(predicates.canonical(claim.predicate))
         if opposite and claim.operation is Operation.ASSERT and claim.valid_to is None:
             found.append(replace(claim, predicate=opposite, operation=Operation.END, valid_to=claim.said_at))
