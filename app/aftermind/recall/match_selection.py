@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
-from aftermind.facts.predicates import searched_text
+from aftermind.facts.predicates import EXCLUSIVE, searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -271,7 +271,8 @@ def supersede(
         is_by_name = names_user and any(fact.names_user for fact in stands)
         about = {_about(fact) for fact in ends if not is_by_name or words.share(searched_text(fact))}
         for fact in () if is_answer else current:
-            if _about(fact) in about:
+            # Of a predicate with several objects, another one has taken no place: a dog is not a cat that died.
+            if _about(fact) in about and (fact.cardinality is Cardinality.SINGLE or fact.predicate in EXCLUSIVE):
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
     least = {
         source: FOLLOWING * passed_on[fact.id] for fact in current if fact.id in passed_on for source in fact.sources

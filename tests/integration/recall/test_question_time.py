@@ -839,6 +839,15 @@ async def test_a_question_that_names_what_has_ended_has_its_start_or_its_end_fir
     assert facts[0].valid_to == datetime(2024, 1, 1, tzinfo=UTC)
 
 
+async def test_another_object_of_several_takes_no_place_of_one_that_ended(empty: Memory) -> None:
+    said = ("I have a cat named Pickle.", "We have a dog named Otto.", "Pickle died yesterday.")
+    await say(empty, *((text, (2024, month, 1)) for month, text in enumerate(said, 1)))
+
+    found = await empty.recall_scored("What is my cat called?", user_id="vera")
+
+    assert max(match.score for match in found if "Otto" in str(match.item)) < 0.1
+
+
 def by_word(word: str) -> Any:  # Any: a reranker
     async def rerank(question: str, texts: Sequence[str]) -> list[float]:
         return [float(word in text) for text in texts]
