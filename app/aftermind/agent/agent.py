@@ -350,8 +350,8 @@ class Agent:
         if run.conversation is not None:
             return [first, *map(_to_chat, run.given, run.conversation)]
         roles = {Role.USER, Role.ASSISTANT} | ({Role.TOOL} if self._feeds_tool_results else set())
-        told = [each.to_chat() for each in history if each.role in roles]
-        return [first, *told, {"role": "user", "content": run.query}]
+        earlier = [each.to_chat() for each in history if each.role in roles]
+        return [first, *earlier, {"role": "user", "content": run.query}]
 
     async def _converse(self, model: ChatModel, run: _Run) -> AsyncGenerator[AgentEvent | str, None]:
         """Ask until the model wants no more tools; yields events, and the whole answer, as str, at the end."""

@@ -207,16 +207,15 @@ def print_addresses(settings: Settings, *, has_keys: bool | None) -> None:
 def _port(settings: Settings, name: str, known: Mapping[str, Any], *, is_ours: bool, but_not: int = 0) -> int:
     """The remembered port while it is ours or free, else the one from the settings, else any free one.
 
-    A port that the user has set, and not only its default, is tried before the remembered one.
+    A port that the user has set, and not only its default, is tried before the remembered one. `but_not` is that of
+    another process of this stack.
     """
     remembered, wanted = known.get(name), getattr(settings, name)
     tried = (wanted, remembered) if name in settings.model_fields_set else (remembered, wanted)
     for port in tried:
-        if (
-            port
-            and port != but_not
-            and ((is_ours and port == remembered) or (ports.is_free(port) and ports.claim(port)))
-        ):
+        if not port or port == but_not:
+            continue
+        if (is_ours and port == remembered) or (ports.is_free(port) and ports.claim(port)):
             return int(port)
     return ports.choose(1)[0]
 

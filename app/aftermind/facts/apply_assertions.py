@@ -109,6 +109,7 @@ class Folding:
                         self._change(row, valid_to=fact.valid_to)
 
     def _facts_of(self, claim: Assertion) -> list[Fact]:
+        """Of its object; of every object of the predicate if it has none."""
         return self._same(claim.predicate, claim.object) if claim.object else self._with_predicate(claim.predicate)
 
     def _with_predicate(self, predicate: str) -> list[Fact]:

@@ -182,31 +182,33 @@ def text_place(content: Any, *place: str | int) -> tuple[str | int, ...]:  # Any
 
     Of several texts none is the content: all are searched in the record as JSON.
     """
+    found = _text_parts(content)
+    return (*place, *found[0]) if len(found) == 1 else place
+
+
+def _text_parts(content: Any) -> list[tuple[str | int, ...]]:
+    """Where the texts of a list of parts are in it; none of what is no list. Thoughts are left out."""
     if not isinstance(content, Sequence) or isinstance(content, str):
-        return place
+        return []
     found: list[tuple[str | int, ...]] = []
     for index, part in enumerate(content):
         if _is_text(part):
-            found.append((*place, index))
+            found.append((index,))
         elif isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"):
-            found.append((*place, index, "text"))
-    return found[0] if len(found) == 1 else place
+            found.append((index, "text"))
+    return found
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _has_texts(record: dict[str, Any], place: Sequence[str | int]) -> bool:
+def _has_texts(record: Record, place: Sequence[str | int]) -> bool:
     """Whether there are several texts at a place, which `text_place` does not choose from."""
     try:
-        found = _get(record, place)
+        return bool(_text_parts(_get(record, place)))
     except (LookupError, TypeError):
         return False
-    return isinstance(found, list) and any(
-        _is_text(part) or (isinstance(part, Mapping) and _is_text(part.get("text")) and not part.get("thought"))
-        for part in found
-    )
 
 
 def _take(record: dict[str, Any], place: Sequence[str | int]) -> str | None:

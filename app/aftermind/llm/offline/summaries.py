@@ -15,7 +15,7 @@ from aftermind.types.fact import USER
 
 _WORDS = re.compile(r"[^\W\d_]{4,}")
 _SENTENCES = 6  # of a summary: about 120 words
-_OVER = _NO_LONGER, _NOT = ("no longer ", "not ")  # begin a trait of what has ended, or never was
+_NO_LONGER, _NOT = "no longer ", "not "  # begin a trait of what has ended, or never was
 
 
 class ExtractiveSummariser:
@@ -87,7 +87,7 @@ def _with_claim(before: Json, name: str, claim: Assertion) -> Json:
     if predicates.cardinality(name) is Cardinality.SINGLE:
         if not is_over:
             return claim.object
-        if not isinstance(before, str) or before.startswith(_OVER):
+        if not isinstance(before, str) or before.startswith((_NO_LONGER, _NOT)):
             return before
         if claim.object and not predicates.same_text(before, claim.object):
             return before
