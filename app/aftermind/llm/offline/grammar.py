@@ -106,7 +106,7 @@ class Grammar:
     elided_after_not: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
-    has_bare_years: bool  # "2024" alone is a time: "Ich bin 2024 umgezogen"
+    bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
 
 
 @cache
@@ -170,7 +170,7 @@ def grammar_of(language: str) -> Grammar:
         ),
         stops=_stops(data["stops"]),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
-        has_bare_years=data.get("bare_years", False),
+        bare_year=_pattern(data.get("bare_year", "(?!)")),
         **patterns,
         **words,
     )

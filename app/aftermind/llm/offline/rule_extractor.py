@@ -31,7 +31,6 @@ _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"})
 _CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
-_YEAR = re.compile(r"\b(?:19|20)\d\d\b(?= (?:nach|from)\b)", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
 
@@ -341,8 +340,8 @@ class _Sentence:
         words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
-        if grammar.has_bare_years and dates.find(words, said_at) is None:
-            words = _YEAR.sub(r"in \g<0>", words)
+        if grammar.bare_year.search(words) and dates.find(words, said_at) is None:
+            words = grammar.bare_year.sub(r"in \g<0>", words)
         return _period(words, said_at, ends=rule.effect in (FormEffect.END, FormEffect.LEAVE))
 
     def _clause_around(self, start: int, end: int) -> str:
