@@ -138,7 +138,7 @@ def note_limit(found: Sequence[object], limit: int) -> None:
 
 
 def dollars(usd: float | None) -> str:
-    """A price, if it is known."""
+    """A price; "price unknown" for None."""
     return "price unknown" if usd is None else to_dollars(usd)
 
 

@@ -71,7 +71,7 @@ class RuleProfiler:
 
 
 def _with_opposites(claims: Sequence[Assertion]) -> list[Assertion]:
-    """The claims, those of every object first, and ends of their opposites: who dislikes tea likes it no longer."""
+    """The claims, those of every object first, and ends of their opposites: a dislike of tea ends a liking."""
     found: list[Assertion] = []
     for claim in sorted(claims, key=lambda each: bool(each.object)):
         opposite = predicates.OPPOSITES.get(predicates.canonical(claim.predicate))
