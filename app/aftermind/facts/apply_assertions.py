@@ -7,7 +7,7 @@ from itertools import count
 from uuid import UUID
 
 from aftermind.facts import predicates
-from aftermind.types import Cardinality, Fact, FactId, Scope
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 
 BEGINNING = datetime.min.replace(tzinfo=UTC)  # start of a validity without a stated start
@@ -19,12 +19,15 @@ class Folding:
 
     A single-valued predicate has a timeline: a new object ends the one that was valid when it begins. A multi-valued
     one accumulates. The same assertion strengthens; a retraction reverts earlier assertions, and reopens facts that
-    they had ended.
+    they had ended. Where the message of a retraction then states another object of a single-valued predicate, without a
+    time, that object has the start of the retracted one: "I meant Basel, not Bern".
     """
 
     owner: Scope
     now: datetime
     rows: dict[FactId, Fact] = field(default_factory=dict)
+    # Of single-valued predicates: their current fact that a message retracts, by its sources.
+    _corrected: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
     _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
@@ -57,6 +60,9 @@ class Folding:
             self._add(claim, extractor, valid_to=claim.valid_to)
 
     def _assert_single(self, claim: Assertion, extractor: str) -> None:
+        corrected = self._corrected.pop((claim.predicate, claim.sources), None)
+        if corrected is not None and claim.valid_from is claim.valid_to is None:
+            claim = replace(claim, valid_from=corrected.valid_from)
         start = _begins(claim)
         timeline = sorted(self._with_predicate(claim.predicate), key=effective_start)
         after = next((fact for fact in timeline if effective_start(fact) > start), None)
@@ -74,7 +80,8 @@ class Folding:
             self._again(after, claim, starting=start)
         else:
             self._close(covering, start)
-            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
+            ended = _free_until(claim, timeline) if claim.valid_to else None
+            self._add(claim, extractor, valid_to=ended or (after.valid_from if after else None))
 
     def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
@@ -104,6 +111,8 @@ class Folding:
         for fact in self._facts_of(claim):
             fact = self._drop(fact)
             if fact.cardinality is Cardinality.SINGLE:
+                if claim.sources and fact.valid_to is None:
+                    self._corrected[claim.predicate, claim.sources] = fact
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
                         self._change(row, valid_to=fact.valid_to)
@@ -179,6 +188,17 @@ def _touches(fact: Fact, claim: Assertion) -> bool:
     ends_after_it_began = claim.valid_to is None or effective_start(fact) <= claim.valid_to
     starts_within = claim.valid_to is not None or effective_start(fact) <= _begins(claim)
     return begins_before_it_ended and ends_after_it_began and starts_within
+
+
+def _free_until(claim: Assertion, timeline: Sequence[Fact]) -> datetime | None:
+    """The end of the claim; one without a stated time ("I used to work at Acme") is before what is valid at its end."""
+    end = claim.valid_to
+    if end is None or claim.valid_from is not None or end != claim.said_at:
+        return end
+    for fact in reversed(timeline):
+        if fact.valid_from is not None and fact.valid_from < end and (fact.valid_to is None or end <= fact.valid_to):
+            end = fact.valid_from
+    return end
 
 
 def _earlier(left: datetime | None, right: datetime | None) -> datetime | None:

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from aftermind import Cardinality, Memory, Message, Settings
 
 AT_ONCE = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
@@ -40,6 +42,52 @@ async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_ord
 
         assert now == {"user relationship status divorced", "user works at Hooli"}
         assert before == {"user relationship status married", "user spouse Ana", "user works at Acme"}
+
+
+@pytest.mark.parametrize("correction", ["I meant Basel, not Bern.", "I never lived in Bern. I live in Basel."])
+async def test_what_a_message_corrects_has_the_start_of_what_it_retracts(correction: str) -> None:
+    said = {
+        "I live in Graz.": datetime(2024, 6, 1, tzinfo=UTC),
+        "I moved to Bern.": datetime(2025, 3, 1, tzinfo=UTC),
+        correction: datetime(2025, 9, 1, tzinfo=UTC),
+    }
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for text, day in said.items():
+            message = Message.user(text, occurred_at=day)
+            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        (home,) = await memory.facts.query(user_id="zed")
+        (then,) = await memory.facts.query(user_id="zed", as_of=datetime(2025, 2, 1, tzinfo=UTC))
+        corrected = (home.object, home.valid_from, then.object, then.valid_to)
+        await memory.forget(user_id="zed", session_id="I moved to Bern.")
+        (home,) = await memory.facts.query(user_id="zed")
+
+    assert corrected == ("Basel", said["I moved to Bern."], "Graz", said["I moved to Bern."])
+    assert (home.object, home.valid_from) == (
+        "Basel",
+        said[correction],
+    )  # the date of the forgotten message is not kept
+
+
+async def test_what_is_over_without_a_time_was_before_what_is_valid_now() -> None:
+    said = {
+        "I live in Graz.": datetime(2024, 6, 1, tzinfo=UTC),
+        "I moved to Basel.": datetime(2025, 3, 1, tzinfo=UTC),
+        "I used to live in Madrid.": datetime(2025, 9, 1, tzinfo=UTC),
+    }
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for text, day in said.items():
+            message = Message.user(text, occurred_at=day)
+            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        homes = {
+            day: [fact.object for fact in await memory.facts.query(user_id="zed", as_of=day)]
+            for day in (
+                datetime(2024, 1, 1, tzinfo=UTC),
+                datetime(2024, 7, 1, tzinfo=UTC),
+                datetime(2025, 4, 1, tzinfo=UTC),
+            )
+        }
+
+    assert list(homes.values()) == [["Madrid"], ["Graz"], ["Basel"]]
 
 
 async def test_a_job_of_the_same_moment_is_ended_by_another_message_only() -> None:

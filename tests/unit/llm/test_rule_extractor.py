@@ -48,6 +48,22 @@ def shown(claim: Assertion) -> str:
         ("Until 2019 I lived in Rome.", ["lives_in Rome <2020-01-01"]),
         ("I moved away from Lyon in 2019.", ["lives_in Lyon <2019-01-01"]),
         ("I never lived in Lisbon.", ["-lives_in Lisbon"]),
+        # each clause has its own time
+        ("I have lived in Lyon since 2015 and I have a dog named Rex.", ["lives_in Lyon >2015-01-01", "has_pet Rex"]),
+        ("I have lived in Lyon since 2015, I have a dog named Rex.", ["lives_in Lyon >2015-01-01", "has_pet Rex"]),
+        ("I have lived in Lyon since 2015 but I work at Acme.", ["lives_in Lyon >2015-01-01", "works_at Acme"]),
+        ("I worked at Acme until 2019 and I joined Hooli.", ["works_at Acme <2020-01-01", "works_at Hooli"]),
+        ("I worked at Acme until 2019, then I moved to Bern.", ["works_at Acme <2020-01-01", "lives_in Bern"]),
+        ("I moved to Lyon with my sister in 2015.", ["lives_in Lyon >2015-01-01"]),
+        ("After I quit Globex in 2020, I joined Acme.", ["works_at Acme >2020-01-01"]),
+        ("I remember that in 2015 I moved to Lyon.", ["lives_in Lyon >2015-01-01"]),
+        (
+            "J'habite à Lyon depuis 2015 et j'ai un chien qui s'appelle Rex.",
+            ["lives_in Lyon >2015-01-01", "has_pet Rex"],
+        ),
+        ("Vivo en Lyon desde 2015 pero trabajo en Acme.", ["lives_in Lyon >2015-01-01", "works_at Acme"]),
+        ("Ich wohne seit 2015 in Lyon, aber ich arbeite bei Acme.", ["lives_in Lyon >2015-01-01", "works_at Acme"]),
+        ("I was born on 3 May 1990 in Graz.", ["birthday 3 May 1990", "born_in Graz"]),
         ("I live in Oslo; I work at Statoil.", ["lives_in Oslo", "works_at Statoil"]),
         # work
         ("I work at Acme Corp.", ["works_at Acme Corp"]),

@@ -9,7 +9,7 @@ a favorite, `kin` a relative, `status` a relationship.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -106,6 +106,7 @@ class Grammar:
     elided_after_not: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
+    clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a mark or a conjunction
     bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
 
 
@@ -119,7 +120,7 @@ def grammar_of(language: str) -> Grammar:
         macros[name] = _expanded(text, macros)
     conjunctions = _words(data["conjunctions"])
     elided = data.get("elided")
-    either = "|".join(sorted(map(re.escape, conjunctions)))
+    either = _either(conjunctions)
     patterns: dict[str, Any] = {name: _pattern(data[name]) for name in ("unreal", "reported", "questions", "ended")}
     words: dict[str, Any] = {
         name: _words(data[name])
@@ -155,7 +156,7 @@ def grammar_of(language: str) -> Grammar:
         dates=data.get("dates", {}),
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
         conjunctions=conjunctions,
-        elided=re.compile(rf"\b((?:{either}|but) )(?={elided}\b)", re.IGNORECASE) if elided else None,
+        elided=re.compile(rf"\b((?:{either}|{data['contrast']}) )(?={elided}\b)", re.IGNORECASE) if elided else None,
         elided_subject=data.get("elided_subject", ""),
         elided_needs=_pattern(data.get("elided_needs", "")),
         relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
@@ -170,6 +171,11 @@ def grammar_of(language: str) -> Grammar:
         ),
         stops=_stops(data["stops"]),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
+        clause=re.compile(
+            rf"(?:(?P<joined>[,;]? (?:{either}|{data['contrast']}) |[,;] (?:[^\W\d]{{1,9}} )?)"
+            rf"(?:{_either(words['first_person'])})| (?:{_either(words['first_person'] - words['articles'])}))(?![\w'])",
+            re.IGNORECASE,
+        ),
         bare_year=_pattern(data.get("bare_year", "(?!)")),
         **patterns,
         **words,
@@ -221,6 +227,10 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _joined(text: str) -> str:
     """A pattern over several lines of a table, in one."""
     return text.replace("\n", "")
+
+
+def _either(words: Iterable[str]) -> str:
+    return "|".join(sorted(map(re.escape, words)))
 
 
 def _alternatives(words: Mapping[str, str]) -> str:

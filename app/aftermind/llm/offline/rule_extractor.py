@@ -29,8 +29,7 @@ _QUOTED = re.compile(r"[\"“«„][^\"”»“\n]{0,300}[\"”»“]|(?<!\w)'[^
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
-_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"})
-_CLAUSE = re.compile(r"[,; ](?:\w{1,5} )?([\w']{1,6})\b")
+_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"})
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
 
@@ -345,12 +344,17 @@ class _Sentence:
         return _period(words, said_at, ends=rule.effect in (FormEffect.END, FormEffect.LEAVE))
 
     def _clause_around(self, start: int, end: int) -> str:
-        """The words that may date the part from `start` to `end`: up to the next clause with a subject."""
-        first = max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
-        for found in _CLAUSE.finditer(self._text, end):
-            if found[1].lower() in self._grammar.first_person:
-                return self._text[first : found.start()]
-        return self._text[first:]
+        """The words that may date the part from `start` to `end`: up to the next clause with a subject.
+
+        They start at the clause of the part where the sentence starts with a main clause: "I have lived in Oslo since
+        2015 and I have a dog" dates no dog, "After I left Oslo in 2015, I joined Acme" dates Acme.
+        """
+        text, first = self._text, max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
+        if text.split(maxsplit=1)[0].lower() in self._grammar.first_person:
+            joined = (found.start() for found in self._grammar.clause.finditer(text, first) if found["joined"])
+            first = max((place for place in joined if place < start), default=first)
+        following = self._grammar.clause.search(text, end)
+        return text[first : following.start() if following else None]
 
 
 def _period(words: str, said_at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
