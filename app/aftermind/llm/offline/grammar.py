@@ -173,7 +173,8 @@ def grammar_of(language: str) -> Grammar:
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         clause=re.compile(
             rf"(?:(?P<joined>[,;]? (?:{either}|{data['contrast']}) |[,;] (?:[^\W\d]{{1,9}} )?)"
-            rf"(?:{_either(words['first_person'])})| (?:{_either(words['first_person'] - words['articles'])}))(?![\w'])",
+            rf"(?:{_either(words['first_person'])})"
+            rf"| (?:{_either(words['first_person'] - words['articles'])}))(?![\w'])",
             re.IGNORECASE,
         ),
         bare_year=_pattern(data.get("bare_year", "(?!)")),
