@@ -242,13 +242,13 @@ async def test_one_listener_too_many_is_refused_and_the_others_stay(rig: Rig, se
         assert told(await one.next(1)) == ids(kept)
 
 
-@pytest.mark.parametrize("cursor", ["yesterday", "-1", "1.5", "9" * 40, "٣"])
-async def test_a_cursor_that_is_none_is_refused(cursor: str, serve: Callable[..., object]) -> None:
+async def test_a_cursor_that_is_none_is_refused(serve: Callable[..., object]) -> None:
     async with _client(await serve()) as client:
-        answer = await client.get(f"{PATH}?after={quote(cursor)}")
+        for cursor in ("yesterday", "-1", "1.5", "9" * 40, "٣"):
+            answer = await client.get(f"{PATH}?after={quote(cursor)}")
 
-    assert answer.status_code == 422
-    assert "cursor" in answer.text
+            assert answer.status_code == 422, cursor
+            assert "cursor" in answer.text, cursor
 
 
 def test_a_service_that_is_stopped_sends_its_listeners_away(database: Database, redis_url: str, tmp_path: Path) -> None:
