@@ -2,8 +2,7 @@
 
 import asyncio
 
-from aftermind import Agent, Memory, get_run_context
-from aftermind.agent import TextDelta
+from aftermind import Agent, Memory, TextDelta, get_run_context
 from aftermind.llm.protocols import ToolCall
 from aftermind.testing import ScriptedChatModel
 

@@ -103,13 +103,15 @@ async def test_one_agent_serves_users_who_do_not_see_each_other(memory: Memory) 
 
 
 async def test_a_conversation_is_a_session_and_only_its_new_messages_are_remembered(memory: Memory) -> None:
-    agent = agent_of(memory, Scripted("One.", "Two."), user_id="alice")
+    script = Scripted("One.", "Two.")
+    agent = agent_of(memory, script, user_id="alice")
 
     first = await agent.run("I live in Oslo.", conversation_id="s1")
     await agent.run("And you?", message_history=first.all_messages(), conversation_id="s1")
 
     said = [each.content for each in await memory.history(user_id="alice", session_id="s1")]
     assert said == ["I live in Oslo.", "One.", "And you?", "Two."]
+    assert script.prompts() == ["I live in Oslo.", "And you?"]  # what the history has is not recalled
 
 
 async def test_a_run_that_fails_or_is_cancelled_is_remembered(memory: Memory) -> None:

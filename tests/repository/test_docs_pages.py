@@ -1,5 +1,7 @@
 """What the pages under docs/ name exists, their Python runs, and their YAML is YAML."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import yaml
 import aftermind
 from aftermind.cli import FAMILIES
 from aftermind.settings import Settings
+from aftermind.sync import Memory
 from tests.repository.test_monitoring_files import EXPORTED
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +81,25 @@ def test_the_python_of_a_guide_runs(page: str, number: int, tmp_path: Path) -> N
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_the_script_for_memories_of_mem0_keeps_their_metadata_and_can_be_repeated(tmp_path: Path) -> None:
+    (script,) = [code for code in blocks("docs/guides/migrating.md", "python") if "mem0.json" in code]
+    exported = [
+        {"id": "1", "memory": "User lives in Oslo", "run_id": "r1", "metadata": {"category": "home"}},
+        {"id": "2", "memory": "User likes tea", "metadata": None},
+    ]
+    common = {"user_id": "alice", "created_at": "2024-05-01T10:00:00-07:00"}
+    (tmp_path / "mem0.json").write_text(json.dumps({"results": [{**common, **each} for each in exported]}))
+    environment = {**os.environ, "AFTERMIND_DATABASE_URL": f"sqlite:{tmp_path / 'memory.db'}"}
+
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, timeout=180, check=True)
+
+    with Memory(environment["AFTERMIND_DATABASE_URL"]) as memory:
+        (home,) = memory.search(user_id="alice", metadata={"category": "home"})
+        assert (home.content, home.scope.session_id) == ("User lives in Oslo", "r1")
+        assert len(memory.history(user_id="alice")) == 2
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])

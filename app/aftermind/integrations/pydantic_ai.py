@@ -50,8 +50,9 @@ class AftermindMemory(AbstractCapability[Any]):
         if place is None:
             return request_context
         if self._recalled is None:
+            in_prompt = {pair for message in messages for pair in _texts(message)}
             self._recalled = await recalled_text(
-                self.memory, _prompt(messages[place]), **self._whose(ctx), **self.options
+                self.memory, _prompt(messages[place]), in_prompt=in_prompt, **self._whose(ctx), **self.options
             )
         if not self._recalled:
             return request_context

@@ -61,7 +61,8 @@ def target(url: str, *, allow_private: bool = False) -> Target:
     except ValueError as exc:
         raise errors.InvalidWebhook("url", url, f"it cannot be read: {exc}.") from exc
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
-        raise errors.InvalidWebhook("url", url, "it must begin with https://.")
+        why = "it must begin with https://. AFTERMIND_WEBHOOK_ALLOW_PRIVATE allows http:// to your own network."
+        raise errors.InvalidWebhook("url", url, why)
     if not host or "%" in host:
         raise errors.InvalidWebhook("url", url, "it names no host.")
     if parts.username is not None or parts.password is not None:
@@ -84,12 +85,12 @@ async def addresses(host: str, port: int, *, allow_private: bool = False) -> lis
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError, UnicodeError) as exc:
         raise errors.InvalidWebhook("url", host, "its name cannot be resolved.") from exc
-    told = list(dict.fromkeys(str(each[4][0]) for each in found))
-    private = [each for each in told if not is_public(each)]
+    resolved = list(dict.fromkeys(str(each[4][0]) for each in found))
+    private = [each for each in resolved if not is_public(each)]
     if private and not allow_private:
         why = "it leads to an address that is not of the public internet. AFTERMIND_WEBHOOK_ALLOW_PRIVATE allows it."
         raise errors.InvalidWebhook("url", host, why)
-    return told
+    return resolved
 
 
 def is_public(address: str) -> bool:
