@@ -26,8 +26,8 @@ class Folding:
     owner: Scope
     now: datetime
     rows: dict[FactId, Fact] = field(default_factory=dict)
-    # Of single-valued predicates: their current fact that a message retracts, by its sources.
-    _corrected: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
+    # The current fact that a message retracted, by predicate and message; of single-valued predicates.
+    _retracted: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
     _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class Folding:
             self._add(claim, extractor, valid_to=claim.valid_to)
 
     def _assert_single(self, claim: Assertion, extractor: str) -> None:
-        corrected = self._corrected.pop((claim.predicate, claim.sources), None)
-        if corrected is not None and claim.valid_from is claim.valid_to is None:
-            claim = replace(claim, valid_from=corrected.valid_from)
+        retracted = self._retracted.pop((claim.predicate, claim.sources), None)
+        if retracted is not None and claim.valid_from is None and claim.valid_to is None:
+            claim = replace(claim, valid_from=retracted.valid_from)
         start = _begins(claim)
         timeline = sorted(self._with_predicate(claim.predicate), key=effective_start)
         after = next((fact for fact in timeline if effective_start(fact) > start), None)
@@ -78,10 +78,11 @@ class Folding:
         elif after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
             self._close(covering, start)
             self._again(after, claim, starting=start)
+        elif claim.starts_at is None:  # what ended earlier or later, also from an unknown start, is no correction
+            self._add(claim, extractor, valid_to=_last_end(claim, timeline))
         else:
             self._close(covering, start)
-            ended = _free_until(claim, timeline) if claim.valid_to else None
-            self._add(claim, extractor, valid_to=ended or (after.valid_from if after else None))
+            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
 
     def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
@@ -112,7 +113,7 @@ class Folding:
             fact = self._drop(fact)
             if fact.cardinality is Cardinality.SINGLE:
                 if claim.sources and fact.valid_to is None:
-                    self._corrected[claim.predicate, claim.sources] = fact
+                    self._retracted[claim.predicate, claim.sources] = fact
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
                         self._change(row, valid_to=fact.valid_to)
@@ -190,15 +191,11 @@ def _touches(fact: Fact, claim: Assertion) -> bool:
     return begins_before_it_ended and ends_after_it_began and starts_within
 
 
-def _free_until(claim: Assertion, timeline: Sequence[Fact]) -> datetime | None:
-    """The end of the claim; one without a stated time ("I used to work at Acme") is before what is valid at its end."""
-    end = claim.valid_to
-    if end is None or claim.valid_from is not None or end != claim.said_at:
-        return end
-    for fact in reversed(timeline):
-        if fact.valid_from is not None and fact.valid_from < end and (fact.valid_to is None or end <= fact.valid_to):
-            end = fact.valid_from
-    return end
+def _last_end(claim: Assertion, timeline: Sequence[Fact]) -> datetime | None:
+    """The end of what is over; where no time is stated ("I used to live in Madrid"), before all that has a start."""
+    if claim.valid_to is None or claim.valid_to != claim.said_at:
+        return claim.valid_to
+    return min((fact.valid_from for fact in timeline if fact.valid_from), default=claim.valid_to)
 
 
 def _earlier(left: datetime | None, right: datetime | None) -> datetime | None:

@@ -90,6 +90,31 @@ async def test_what_is_over_without_a_time_was_before_what_is_valid_now() -> Non
     assert list(homes.values()) == [["Madrid"], ["Graz"], ["Basel"]]
 
 
+async def test_former_homes_without_a_start_do_not_replace_each_other() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for text in ("I worked at Hooli until 2019.", "I worked at Globex until 2015.", "I used to live in Rome."):
+            await (await memory.remember(text, user_id="zed", session_id=text)).extracted(timeout=30)
+        await (await memory.remember("I used to live in Madrid.", user_id="zed", session_id="m")).extracted(timeout=30)
+        former = await memory.facts.query(user_id="zed", as_of=datetime(2015, 1, 1, tzinfo=UTC))
+
+    assert {fact.object for fact in former} == {"Hooli", "Globex", "Rome", "Madrid"}
+
+
+async def test_a_former_object_is_no_correction_of_what_has_ended_before() -> None:
+    said = {
+        "I live in Graz.": datetime(2024, 6, 1, tzinfo=UTC),
+        "I no longer live in Graz.": datetime(2025, 3, 1, tzinfo=UTC),
+        "I never lived in Graz. I live in Bern since July 2025.": datetime(2025, 9, 1, tzinfo=UTC),
+    }
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for text, day in said.items():
+            message = Message.user(text, occurred_at=day)
+            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        (home,) = await memory.facts.query(user_id="zed")
+
+    assert (home.object, home.valid_from) == ("Bern", datetime(2025, 7, 1, tzinfo=UTC))
+
+
 async def test_a_job_of_the_same_moment_is_ended_by_another_message_only() -> None:
     said = {"ann": ["I work at Acme.", "I quit my job."], "ben": ["I just joined Hooli. I quit my job."]}
     async with Memory("inmemory", settings=AT_ONCE) as memory:

@@ -106,7 +106,8 @@ class Grammar:
     elided_after_not: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
-    clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a mark or a conjunction
+    main_clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a comma or a conjunction
+    first_person_word: re.Pattern[str]
     bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
 
 
@@ -120,7 +121,7 @@ def grammar_of(language: str) -> Grammar:
         macros[name] = _expanded(text, macros)
     conjunctions = _words(data["conjunctions"])
     elided = data.get("elided")
-    either = _either(conjunctions)
+    either = _alternation(conjunctions)
     patterns: dict[str, Any] = {name: _pattern(data[name]) for name in ("unreal", "reported", "questions", "ended")}
     words: dict[str, Any] = {
         name: _words(data[name])
@@ -171,12 +172,8 @@ def grammar_of(language: str) -> Grammar:
         ),
         stops=_stops(data["stops"]),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
-        clause=re.compile(
-            rf"(?:(?P<joined>[,;]? (?:{either}|{data['contrast']}) |[,;] (?:[^\W\d]{{1,9}} )?)"
-            rf"(?:{_either(words['first_person'])})"
-            rf"| (?:{_either(words['first_person'] - words['articles'])}))(?![\w'])",
-            re.IGNORECASE,
-        ),
+        main_clause=_main_clause(data, words["first_person"], words["articles"]),
+        first_person_word=re.compile(rf"(?<![\w'])(?:{_alternation(words['first_person'])})(?![\w'])", re.IGNORECASE),
         bare_year=_pattern(data.get("bare_year", "(?!)")),
         **patterns,
         **words,
@@ -230,7 +227,18 @@ def _joined(text: str) -> str:
     return text.replace("\n", "")
 
 
-def _either(words: Iterable[str]) -> str:
+def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
+    """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I"."""
+    conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
+    subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
+    joined = (
+        rf"{conjunction}(?:(?:{possessive})|(?:[\w'-]+ ){{0,3}}?(?:{subject}))|[,;] (?:[^\W\d]{{1,9}} )?(?:{subject})"
+    )
+    aside = rf"[,;]? (?:{data['asides']})(?!\w)"
+    return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
+
+
+def _alternation(words: Iterable[str]) -> str:
     return "|".join(sorted(map(re.escape, words)))
 
 

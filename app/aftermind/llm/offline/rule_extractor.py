@@ -346,19 +346,27 @@ class _Sentence:
     def _clause_around(self, start: int, end: int) -> str:
         """The words that may date the part from `start` to `end`: up to the next clause with a subject.
 
-        They start at the clause of the part where the sentence starts with a main clause: "I have lived in Oslo since
-        2015 and I have a dog" dates no dog, "After I left Oslo in 2015, I joined Acme" dates Acme.
+        They start at the clause of the part, unless the sentence starts with a time or a subordinate clause: "I have
+        lived in Oslo since 2015 and I have a dog" dates no dog, "After I left Oslo in 2015, I joined Acme" dates Acme.
         """
-        text, first = self._text, max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
-        if text.split(maxsplit=1)[0].lower() in self._grammar.first_person:
-            joined = (found.start() for found in self._grammar.clause.finditer(text, first) if found["joined"])
+        text, grammar = self._text, self._grammar
+        first = max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
+        if self._starts_with_main_clause():
+            joined = (found.start() for found in grammar.main_clause.finditer(text, first) if found["joined"])
             first = max((place for place in joined if place < start), default=first)
-        following = self._grammar.clause.search(text, end)
+        following = grammar.main_clause.search(text, end)
         return text[first : following.start() if following else None]
+
+    def _starts_with_main_clause(self) -> bool:
+        subject = self._grammar.first_person_word.search(self._text)
+        before = self._text[: subject.start()] if subject else self._text
+        return not self._grammar.stops.search(before) and dates.find(before, self._turn.occurred_at) is None
 
 
 def _period(words: str, said_at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
-    if span := re.search(r"\b(?:from\b(.*?)\b(?:to|until|till)|since\b(.*?)\b(?:until|till))\b(.*)", words):
+    if span := re.search(
+        r"\b(?:from\b(.*?)\b(?:to|until|till)|since\b(.*?)\b(?:until|till))\b(.*)", words, re.IGNORECASE
+    ):
         began, ended = dates.find(span[1] or span[2] or "", said_at), dates.find(span[3], said_at)
         if began and ended and began.start < ended.end <= said_at:
             return began.start, ended.end
