@@ -14,7 +14,8 @@ from aftermind.ledger.replay_overrides import has_options
 from aftermind.settings import Settings
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
-from aftermind.types import JobId, JobKind, Lease
+from aftermind.types import JobId, JobKind, JobState, Lease
+from aftermind.types.job import failed_state
 from aftermind_tasks import extraction_call, job_events, per_tenant_batches, retry_policy
 from aftermind_tasks.job_outcome_types import Dead, Done, Outcome, Retry, Snooze
 from aftermind_tasks.runtime import Runtime
@@ -247,7 +248,9 @@ async def _written(runtime: Runtime, lease: Lease, outcome: Outcome | None) -> T
 async def _mark_dead(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
     async with runtime.db.transaction(namespace=lease.job.scope.namespace) as tx:
         await runtime.ledger.mark_dead(tx, lease, dead.failure)
-        events = await runtime.events.append(tx, [job_events.failed(runtime, lease.job, dead.failure)])
+        is_dead = failed_state(lease.job.kind) is JobState.DEAD
+        failed = [job_events.failed(runtime, lease.job, dead.failure)] if is_dead else []
+        events = await runtime.events.append(tx, failed)
     await runtime.after_commit(set(), events, {})
     runtime.observer.attempt_ended(lease, dead)
     ids = {"kind": lease.job.kind.value, **_ids([lease])}

@@ -103,6 +103,28 @@ def test_a_turn_becomes_a_fact_and_is_recalled_over_http(deployment: Deployment,
     assert all(process.is_running() for process in deployment.running.values())
 
 
+def test_an_application_needs_the_variables_of_the_agent_only(deployment: Deployment) -> None:
+    if "agent" not in deployment.processes:
+        pytest.skip("this file starts no application")
+    (deployment.folder / "shop.py").write_text(
+        """
+from aftermind.sync import Memory
+
+with Memory() as memory:
+    memory.remember("I live in Oslo.", user_id="shop").extracted(timeout=60)
+    block = memory.recall("Where do I live?", user_id="shop")
+    print(block.text, block.degraded, [fact.text for fact in memory.facts.query(user_id="shop")])
+    print(memory.forget(user_id="shop").rows["episodes"], memory.history(user_id="shop"))
+"""
+    )
+
+    done = deployment.run("agent")
+
+    assert done.returncode == 0, done.stderr
+    assert "I live in Oslo." in done.stdout
+    assert "None ['user lives in Oslo']\n1 []" in done.stdout
+
+
 def test_a_webhook_is_sealed_by_the_service_and_no_key_is_made_beside_the_given_ones(
     deployment: Deployment, api: httpx.Client
 ) -> None:

@@ -117,6 +117,26 @@ async def test_a_dry_run_reports_what_would_change_and_writes_nothing(operated: 
     assert not any(each.added or each.superseded for each in left), "an erasure covers what a dry run showed"
 
 
+async def test_a_dry_run_that_fails_is_no_dead_letter(operated: Operated) -> None:
+    await learned(operated)
+    operated.script.faults = {"400": 1.0}
+    plan = await operated.memory.replays.create(operated.all_jobs, asked(ReplayMode.REEXTRACT))
+    await operated.memory.replays.dry_run(plan.id)
+
+    async def results() -> bool:
+        return all(each.state.is_final for each in await operated.memory.replays.dry_run_results(plan.id))
+
+    await wait_until(results, description="the dry run has ended")
+    operated.script.faults = {}
+    (found,) = await operated.memory.replays.dry_run_results(plan.id)
+    assert (found.state, bool(found.error)) == (JobState.DISCARDED, True)
+    assert await operated.memory.dead_letters.list(operated.all_jobs) == []
+
+    (again,) = await operated.memory.replays.dry_run(plan.id)
+    await wait_until(results, description="the second dry run has ended")
+    assert {each.state for each in await operated.memory.replays.dry_run_results(plan.id)} >= {JobState.DONE}, again
+
+
 async def test_a_turn_is_stored_with_edited_messages(operated: Operated) -> None:
     job_id = await dead_turn(operated)
     messages = [{"role": "user", "content": "I live in Bergen."}]

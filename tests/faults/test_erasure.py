@@ -93,6 +93,9 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         assert any(name.startswith("replica") for name in found)
         assert proof.after.is_clean, [place for place in proof.after.places if not place.is_clean]
         assert {"redis", "spool", "logs", "table jobs", "table events"} <= {place.name for place in proof.after.places}
+        (jobs,) = [place for place in proof.after.places if place.name == "table jobs"]
+        assert jobs.owned == len(await memory.jobs.list(user_id="ann")) > 0
+        assert "without payload" in jobs.kept
         assert len(proof.ids) == 1
         assert len(await memory.history(user_id="bob")) == 1
         assert not (await memory.verify_erasure(user_id="bob")).is_clean, (

@@ -20,9 +20,9 @@ from aftermind.types.erasure_report import SearchedPlace
 CATCH_UP_SECONDS = 10.0  # a replica that is further behind is reported, not waited for
 POLL_INTERVAL_SECONDS = 0.05
 
-# Data of a forgotten user that remains on purpose: ids, times and counts, no content. Jobs remain without payload,
-# answer and error; a job with one of these counts as the user's.
+# Data of a forgotten user that remains on purpose: ids, times and counts, no content.
 KEPT_TABLES = {
+    "jobs": "ids and times of forgotten jobs, without payload, answer and error",
     "users": "that there was such a user, and how often it was forgotten",
     "tombstones": "they keep out what arrives late",
     "spending": "what models have cost",
@@ -117,7 +117,7 @@ async def _scan_table(
         raise errors.Bug(f"a count of {table.name} gave no row.")
     rows = f"{row.rows:,} {'rows of the tenant' if table.is_bound else 'rows'}"
     sealed, missing = await opener.count_matches(tx, table.name, forms, seen=_holds(table), given=patterns)
-    kept = KEPT_TABLES.get(table.name, "")
+    kept = "" if row.unforgotten else KEPT_TABLES.get(table.name, "")
     return SearchedPlace(
         name=name, examined=rows, found=row.found + sealed, owned=row.owned, kept=kept, missing=missing
     )
@@ -139,12 +139,11 @@ def _holds(table: _Table) -> str:
 def _statement(table: _Table) -> TextClause:
     """One pass over the table."""
     owned = "t.namespace = :namespace AND t.user_id = :user" if table.has("namespace", "user_id") else "false"
-    if table.name == JOBS.name:
-        owned += " AND t.state <> 'forgotten'"
+    unforgotten = f"{owned} AND t.state <> 'forgotten'" if table.name == JOBS.name else "false"
     return text(
         f"""
         SELECT count(*) AS rows, count(*) FILTER (WHERE {_holds(table)}) AS found,
-               count(*) FILTER (WHERE {owned}) AS owned
+               count(*) FILTER (WHERE {owned}) AS owned, count(*) FILTER (WHERE {unforgotten}) AS unforgotten
         FROM {SCHEMA}.{_quoted(table.name)} AS t
         WHERE CAST(:namespace AS text) IS NOT NULL AND CAST(:user AS text) IS NOT NULL
         """

@@ -222,7 +222,7 @@ class Ledger(Protocol):
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
-        """Make a dead letter of it, payload whole."""
+        """Make a dead letter of it, payload whole; a failed dry run is discarded."""
 
     async def dead_letter_turn(
         self,

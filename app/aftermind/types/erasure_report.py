@@ -24,7 +24,12 @@ class SearchedPlace:
     @property
     def is_clean(self) -> bool:
         """Whether it was completely searched and has no content that must not remain."""
-        return not self.found and not self.missing and (not self.owned or bool(self.kept))
+        return not self.is_remaining and not self.missing
+
+    @property
+    def is_remaining(self) -> bool:
+        """Whether it has content that must not remain."""
+        return bool(self.found or (self.owned and not self.kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +39,10 @@ class ErasureReport:
     places: tuple[SearchedPlace, ...]
 
     def __repr__(self) -> str:
-        result = {True: "nothing remains", False: "content remains", None: "no content found"}[self.is_erased]
+        remaining = sum(place.is_remaining for place in self.places)
+        result = f"content remains in {remaining}" if remaining else "nothing remains in any"
         unsearched = f", {len(self.unsearched)} not searched" if self.unsearched else ""
-        return f"<ErasureReport {result}: {len(self.places)} places{unsearched}>"
+        return f"<ErasureReport {result} of {len(self.places)} places{unsearched}>"
 
     @property
     def is_clean(self) -> bool:
@@ -51,7 +57,7 @@ class ErasureReport:
     @property
     def is_erased(self) -> bool | None:
         """True: nothing remains. False: content remains. None: none was found, but a place was not searched."""
-        remains = any(place.found or (place.owned and not place.kept) for place in self.places)
+        remains = any(place.is_remaining for place in self.places)
         return False if remains else None if self.unsearched else True
 
 

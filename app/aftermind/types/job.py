@@ -14,8 +14,9 @@ from aftermind.types.scope import JobId, LeaseToken, Scope
 
 
 class JobKind(StrEnum):
-    """What a job does; each has one handler and one queue. `SHADOW` runs an extraction without writing facts, `INDEX`
-    brings an external vector index up to date.
+    """What a job does; each has one handler and one queue.
+
+    `SHADOW` is the dry run of a replay and writes no facts; `INDEX` brings an external vector index up to date.
     """
 
     STORE = "store"
@@ -87,6 +88,11 @@ class JobState(StrEnum):
     def is_final(self) -> bool:
         """Whether nothing but an operator changes it any more."""
         return self not in (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
+
+
+def failed_state(kind: JobKind) -> JobState:
+    """State of a job that has failed for good. A dry run wrote nothing and is owed nothing: it is no dead letter."""
+    return JobState.DISCARDED if kind is JobKind.SHADOW else JobState.DEAD
 
 
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = {

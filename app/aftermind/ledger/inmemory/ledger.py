@@ -17,7 +17,7 @@ from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
 from aftermind.ledger.job_timeline import follow_ups_by_kind
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
-from aftermind.types.job import SERIAL_KINDS, FollowUp, is_last_chance, together
+from aftermind.types.job import SERIAL_KINDS, FollowUp, failed_state, is_last_chance, together
 from aftermind.types.job_admin import JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
 from aftermind.wire.turn_encoding import decode_turn
@@ -254,11 +254,12 @@ class InMemoryLedger:
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
+        state = failed_state(lease.job.kind)
         if tx is not None:
-            self._close(tx, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+            self._close(tx, lease, state, "dead", failure=failure, spent=spent)
             return
         async with self._database.transaction() as own:
-            self._close(own, lease, JobState.DEAD, "dead", failure=failure, spent=spent)
+            self._close(own, lease, state, "dead", failure=failure, spent=spent)
 
     async def dead_letter_turn(
         self,
@@ -320,8 +321,8 @@ class InMemoryLedger:
                 job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
                 if lost >= self._max_lost:
                     failure = job_records.worker_lost(lost)
-                    job = replace(job_records.failed(job, failure), state=JobState.DEAD)
-                    buried.append((job, failure))
+                    job = replace(job_records.failed(job, failure), state=failed_state(job.kind))
+                    buried += [(job, failure)] if job.state is JobState.DEAD else []
                 put_record(
                     tx,
                     job_records.end_attempt(

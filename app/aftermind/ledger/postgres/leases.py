@@ -354,7 +354,8 @@ _EXPIRE = text(
         UPDATE aftermind.jobs AS jobs
         SET lost_leases = lost_leases + 1, queue_position = NULL, token = NULL, lease_until = NULL,
             updated_at = clock_timestamp(), run_at = clock_timestamp(),
-            state = CASE WHEN lost_leases + 1 >= :most THEN 'dead' ELSE 'queued' END,
+            state = CASE WHEN lost_leases + 1 < :most THEN 'queued'
+                         WHEN kind = 'shadow' THEN 'discarded' ELSE 'dead' END,
             reason_code = CASE WHEN lost_leases + 1 >= :most THEN 'worker_lost' ELSE reason_code END,
             error_class = CASE WHEN lost_leases + 1 >= :most THEN 'WorkerLost' ELSE error_class END,
             error = CASE WHEN lost_leases + 1 >= :most

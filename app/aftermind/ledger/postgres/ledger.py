@@ -22,7 +22,7 @@ from aftermind.ledger.postgres.leases import ClaimRequest, ready_namespaces
 from aftermind.ledger.postgres.rows import to_attempt, to_job, to_spending
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, Scope
-from aftermind.types.job import FollowUp
+from aftermind.types.job import FollowUp, failed_state
 
 PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while there is other work
 CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
@@ -230,11 +230,12 @@ class PostgresLedger:
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
     ) -> None:
+        state = failed_state(lease.job.kind).value
         if tx is not None:
-            await working.close_one(tx, lease, "dead", "dead", failure=failure, spent=spent)
+            await working.close_one(tx, lease, state, "dead", failure=failure, spent=spent)
             return
         async with self._database.statements() as own:
-            await working.close_one(own, lease, "dead", "dead", failure=failure, spent=spent)
+            await working.close_one(own, lease, state, "dead", failure=failure, spent=spent)
 
     async def dead_letter_turn(
         self,
