@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -104,8 +105,8 @@ def test_a_turn_becomes_a_fact_and_is_recalled_over_http(deployment: Deployment,
 
 
 def test_an_application_needs_the_variables_of_the_agent_only(deployment: Deployment) -> None:
-    if "agent" not in deployment.processes:
-        pytest.skip("this file starts no application")
+    if not deployment.processes["operator"].shell:
+        pytest.skip("deploy/env/ is of the Procfile")
     (deployment.folder / "shop.py").write_text(
         """
 from aftermind.sync import Memory
@@ -118,7 +119,16 @@ with Memory() as memory:
 """
     )
 
-    done = deployment.run("agent")
+    python = Path(deployment.command[0]).with_name("python")
+    done = subprocess.run(
+        ["sh", "-c", f"set -a; . deploy/env/agent.env; exec {python} shop.py"],
+        env=deployment.environment("operator"),  # no variable of AFTERMIND
+        cwd=deployment.folder,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stderr
     assert "I live in Oslo." in done.stdout

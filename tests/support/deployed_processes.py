@@ -99,7 +99,6 @@ def from_procfile() -> dict[str, Process]:
     lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines() if line)
     lines["migrate"] = lines.pop("release")
     lines["operator"] = "set -a; . deploy/env/operator.env; exec aftermind doctor"
-    lines["agent"] = "set -a; . deploy/env/agent.env; exec python shop.py"  # an application, which is not ours
     return {name: Process(shell=line) for name, line in lines.items()}
 
 
