@@ -11,6 +11,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.bitemporal_resolution import Changes
 from aftermind.facts.learned_procedures import LEARNED_CONFIDENCE, PROCEDURE, find_procedures
+from aftermind.facts.reextraction_diff import believed_before
 from aftermind.ledger.protocol import ModelUsage
 from aftermind.llm import text_process_pool
 from aftermind.llm.grounding import ground
@@ -43,13 +44,16 @@ MAX_REJECTED_CHARACTERS = 20_000  # of an unusable answer, or of a provider's me
 FACTS, SUMMARY, PROFILE = "facts", "summary", "profile"  # as `save=` names them
 HISTORY = "history"
 UNKNOWN_SPEAKER = "none"  # the model of an answer without a model call
-MAX_EPISODES_READ = 1_000  # facts of the owner among which those are chosen
+MAX_FACTS_READ = 1_000  # facts of the owner among which those are chosen
 
 
-async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Sequence[Episode]) -> Extraction:
+async def ask(
+    runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Sequence[Episode], *, is_repeated: bool = False
+) -> Extraction:
     """The claims that the episodes' own words bear out; no model is asked where none of them may speak for the user.
 
-    Every extractor's claims pass `grounding.ground` here, whichever job asks.
+    The extractor is given what is believed, or, where the extraction is repeated, what was believed before it. Every
+    extractor's claims pass `grounding.ground` here, whichever job asks.
     """
     turns = [to_turn_text(episode) for episode in visible_episodes(episodes, FACTS)]
     if not any(turn.trusted for turn in turns):
@@ -57,7 +61,11 @@ async def ask(runtime: Runtime, extractor: Extractor, scope: Scope, episodes: Se
         return Extraction(claims=(), reason_empty=reason, usage=Usage(model=UNKNOWN_SPEAKER))
     await check_budget(runtime, scope)
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
-        believed = await runtime.store.facts(tx, scope.owner, limit=MAX_EPISODES_READ)
+        believed = await runtime.store.facts(tx, scope.owner, limit=MAX_FACTS_READ)
+        if is_repeated:
+            said = await runtime.store.recorded_assertions(tx, scope.owner)
+            now = runtime.clock.utc_now()
+            believed = believed_before(episodes, believed, said=said, owner=scope.owner, now=now)
     known = await related(believed, turns, language=runtime.settings.language_for(scope.namespace))
     with evidence_of_failures(episodes, FACTS):
         extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))

@@ -17,6 +17,7 @@ from aftermind.ledger.replay_overrides import check_options, has_options
 from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.llm.rate_limit_and_circuit_breaker import unreported
+from aftermind.recall import render
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
 from aftermind_tasks import extraction_call
@@ -113,7 +114,7 @@ async def _answer(runtime: Runtime, lease: Lease, origin: JobId) -> Answered | N
         extraction = Extraction.from_json(kept["extraction"])
     else:
         with unreported() if has_options(lease.job.payload) else nullcontext():
-            extraction = await extraction_call.ask(runtime, extractor, scope, episodes)
+            extraction = await extraction_call.ask(runtime, extractor, scope, episodes, is_repeated=True)
         answer = extraction_call.build_answer(episodes, extraction_call.FACTS, extraction=extraction.to_json())
         await extraction_call.save_answer(runtime, lease, answer, extraction.usage)
     return Answered(episodes=episodes, extraction=extraction, by=extractor)
@@ -161,10 +162,12 @@ async def _changes(runtime: Runtime, tx: Transaction, owner: Scope, answered: An
 
 
 async def _change_payload(runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes) -> dict[str, list[str]]:
-    gone = [await runtime.store.fact(tx, owner, fact_id) for fact_id in changes.superseded]
+    found = [await runtime.store.fact(tx, owner, fact_id) for fact_id in changes.superseded]
+    superseded = [fact for fact in found if fact is not None]
+    both = {fact.text for fact in changes.added} & {fact.text for fact in superseded}  # only the times change
     return {
-        "added": [fact.text for fact in changes.added],
-        "superseded": [fact.text for fact in gone if fact is not None],
+        name: [f"{fact.text}{render.period(fact)}" if fact.text in both else fact.text for fact in facts]
+        for name, facts in (("added", changes.added), ("superseded", superseded))
     }
 
 

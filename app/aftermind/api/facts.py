@@ -132,7 +132,8 @@ class Facts:
         """Add a fact; returns the resulting fact.
 
         It is treated like an extracted fact: a new object of a single-valued predicate ends the old one's validity,
-        also in the profile, and the same fact again becomes stronger.
+        also in the profile, and the same fact again becomes stronger. Synonyms of a predicate are stored as one:
+        `located_in` as `lives_in`, `employed_by` as `works_at`, which have one value at a time.
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(valid_from=valid_from, valid_to=valid_to)

@@ -20,6 +20,7 @@ from aftermind.evaluation.datasets import GoldConversation
 from aftermind.evaluation.fit_ranking import Fitted, fit_namespace
 from aftermind.evaluation.run import Outcome, Variant, evaluate, sampled
 from aftermind.evaluation.score_comparison import ALL, Summary, summarise
+from aftermind.llm import factory
 from aftermind.memory import Memory
 from aftermind.nearest_name import nearest_name
 from aftermind.recall import RecallOptions
@@ -114,6 +115,8 @@ def evaluation(
         return
 
     async def work() -> Summary:
+        for variant in variants:
+            await _try_embedder(variant.settings)
         conversations = await _gold(file, variants[0].settings, user=user, namespace=namespace, all_users=all_users)
         asked = sampled(conversations, sample) if sample else conversations
         total = len(variants) * sum(len(each.questions) for each in asked)
@@ -237,6 +240,12 @@ def _variant(given: Given) -> Variant:
 
 def _name(given: Given) -> str:
     return " ".join(f"{name}={value}" for name, value in given.items()) or "as configured"
+
+
+async def _try_embedder(settings: Settings) -> None:
+    """Raise what an embedder is missing; the jobs of an evaluation would be repeated for it without end."""
+    if (embedder := factory.embedder(settings)) is not None:
+        await embedder.embed(["evaluation"])
 
 
 def _open_memory(settings: Settings, in_process: bool) -> Memory:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from aftermind.facts.bitemporal_resolution import Changes, assertions_for, decide
-from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
+from aftermind.facts.apply_assertions import fold
+from aftermind.facts.bitemporal_resolution import Changes, Group, assertions_for, decide, group_key
+from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import BY_USER, Assertion, Operation, RecordedAssertion
 
 
@@ -39,6 +40,26 @@ def redo(
         cardinalities=cardinalities,
         unsaid=former,
     )
+
+
+def believed_before(
+    episodes: Sequence[Episode],
+    believed: Sequence[Fact],
+    *,
+    said: Sequence[RecordedAssertion],
+    owner: Scope,
+    now: datetime,
+) -> list[Fact]:
+    """The facts that were current when `episodes` were extracted first: without their own assertions and later ones.
+
+    An ending or a correction ("Rex died") is about what was believed before it. What is believed now has its effect.
+    """
+    ids, until = {episode.id for episode in episodes}, max(episode.occurred_at for episode in episodes)
+    groups: dict[Group, list[RecordedAssertion]] = {}
+    for one in assertions_for(believed, said):
+        if one.claim.said_at <= until and ids.isdisjoint(one.claim.sources):
+            groups.setdefault(group_key(one.claim), []).append(one)
+    return [fact for group in groups.values() for fact in fold(group, owner=owner, now=now)]
 
 
 def _comes_from(one: RecordedAssertion, mined: frozenset[EpisodeId]) -> bool:

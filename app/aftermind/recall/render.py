@@ -136,7 +136,7 @@ def line_of(item: Item, text: str | None = None, marks: str = "") -> BlockLine:
         shown = escaped(shortenable_text(item) if text is None else text)
         return BlockLine(section="procedures", text=shown, source_id=item.id, is_whole=text is None)
     if isinstance(item, Fact):
-        shown = f"{escaped(item.text if text is None else text)}{_period(item)}"
+        shown = f"{escaped(item.text if text is None else text)}{period(item)}"
         return BlockLine(section="facts", text=shown, source_id=item.id, is_whole=text is None)
     if isinstance(item, Summary):
         session = _named("session", item.scope.session_id)
@@ -205,7 +205,8 @@ def _is_plain(episode: Episode, marks: str) -> bool:
     return not marks and episode.mark is None
 
 
-def _period(fact: Fact) -> str:
+def period(fact: Fact) -> str:
+    """The start and end of a fact in brackets; empty if it has neither."""
     since = [] if fact.valid_from is None else [f"since {_day(fact.valid_from)}"]
     until = [] if fact.valid_to is None else [f"until {_day(fact.valid_to)}"]
     return f" ({', '.join([*since, *until])})" if since or until else ""

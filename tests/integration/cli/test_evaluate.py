@@ -196,6 +196,17 @@ async def test_two_settings_are_compared_on_a_store_that_one_process_opens(tmp_p
     assert [each[ALL]["recall@5"] for each in found["variants"]] == [1.0, 1.0]
 
 
+def test_an_embedder_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"question": "Who?", "evidence": "Ann"}')
+    arguments = ["eval", str(file), "--set=embedder=hash", f"--against=embedder=local:{tmp_path}"]
+
+    done = CliRunner().invoke(make_app_for(["evaluate"]), arguments)
+
+    assert isinstance(done.exception, errors.InvalidSettings)
+    assert done.exception.field == "embedder"
+
+
 def test_a_fit_refuses_what_it_would_ignore(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text('{"question": "Who?", "evidence": "Ann"}')

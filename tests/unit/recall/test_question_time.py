@@ -51,6 +51,9 @@ def test_a_period_is_read_from_a_question(text: str, start: datetime, end: datet
         ("What happened in the past 2 weeks?", day(2025, 6, 26)),
         ("What happened over the last two years?", day(2023, 7, 10)),
         ("What happened in the last few months?", day(2025, 4, 10)),
+        ("What happened in the last month?", day(2025, 6, 10)),
+        ("What happened over the past week?", day(2025, 7, 3)),
+        ("What happened in the last year?", day(2024, 7, 10)),
     ],
 )
 def test_the_last_months_reach_to_today(text: str, start: datetime) -> None:

@@ -55,6 +55,10 @@ _FORMS = tuple(
         (rf"^\s*(?P<month>{_MONTH})\s*$", _MONTH_WORDS),
         (rf"\b(?P<count>{_COUNT})\s+(?P<unit>day|week|month|year)s?\s+ago\b", ("ago",)),
         (rf"\b(?:last|past)\s+(?P<back>{_COUNT}|few|couple of)\s+(?P<unit>day|week|month|year)s\b", ("last", "past")),
+        (
+            r"\b(?:in|over|during|within|for)\s+the\s+(?:last|past)\s+(?P<rolling>day|week|month|year)\b(?!\s+of\b)",
+            ("last", "past"),
+        ),
         (rf"\b(?P<season>{'|'.join(_SEASONS)})\s+(?:of\s+)?(?P<year>\d{{4}})\b", tuple(_SEASONS)),
         (rf"\b(?P<part>{PART})", ("19", "20")),
         (rf"\bin\s+(?P<ahead>{_COUNT})\s+(?P<unit>day|week|month|year)s?\b", _UNIT_WORDS),
@@ -109,7 +113,9 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
                 start = start.replace(year=start.year - 1)  # the winter that ended in this year
             return _months(start, 3)
         if found.get("back"):
-            return _back(found, today)
+            return _back(_number(found["back"]), str(found["unit"]).lower(), today)
+        if found.get("rolling"):
+            return _back(1, str(found["rolling"]).lower(), today)
         if found.get("count") or found.get("ahead"):
             return _counted(found, today)
         if found.get("word"):
@@ -157,9 +163,8 @@ def _counted(found: dict[str, str | None], today: datetime) -> Period:
     return _days(today + timedelta(days=count * _UNIT_DAYS[unit]), _UNIT_DAYS[unit] if unit == "week" else 1)
 
 
-def _back(found: dict[str, str | None], today: datetime) -> Period:
+def _back(count: int, unit: str, today: datetime) -> Period:
     """ "The last six months": up to and with today."""
-    count, unit = _number(found["back"]), str(found["unit"]).lower()
     if unit in ("month", "year"):
         start = _plus_months(today, -count * (12 if unit == "year" else 1)).replace(day=min(today.day, 28))
     else:

@@ -1,0 +1,54 @@
+"""An extraction that is repeated with the same extractor changes nothing."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from aftermind import JobFilter, Memory, Message, Settings
+from aftermind.ledger.replay_protocol import NewPlan
+from aftermind.types import JobKind
+from aftermind.types.replay import PlanState, ReplayMode
+from tests.support.waiting import wait_until
+
+AT_ONCE = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
+BEGIN = datetime(2025, 3, 2, tzinfo=UTC)
+REPEAT = NewPlan(name="p", reason="r", actor="ops", mode=ReplayMode.REEXTRACT, rate=100)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("I have a dog named Rex.", "Rex died."),
+        ("I live in Berlin.", "I meant Bern, not Berlin."),
+        ("I live in Berlin.", "I left Berlin.", "I moved to Bern."),
+        ("I'm dating Ana.", "Ana and I broke up."),
+        ("I work at Acme.", "I quit my job.", "I used to work at Hooli."),
+    ],
+)
+async def test_a_repeated_extraction_keeps_endings_and_corrections(said: tuple[str, ...]) -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for number, text in enumerate(said):
+            message = Message.user(text, occurred_at=BEGIN + timedelta(days=30 * number))
+            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        before = await memory.facts.history("user", user_id="zed")
+
+        plan = await memory.replays.create(JobFilter(namespace=memory.namespace, kinds=(JobKind.EXTRACT,)), REPEAT)
+        dry = await memory.replays.dry_run(plan.id)
+
+        async def ended() -> bool:
+            return all(each.state.is_final for each in await memory.replays.dry_run_results(plan.id))
+
+        await wait_until(ended, description="the dry run has ended")
+        changes = [(each.added, each.superseded) for each in await memory.replays.dry_run_results(plan.id)]
+        await memory.replays.start(plan.id)
+
+        async def done() -> bool:
+            found = await memory.replays.get(plan.id)
+            return found is not None and found.state is PlanState.DONE
+
+        await wait_until(done, description="the extractions are repeated")
+        after = await memory.facts.history("user", user_id="zed")
+
+    assert len(dry) == len(said)
+    assert changes == [((), ())] * len(said)
+    assert after == before
