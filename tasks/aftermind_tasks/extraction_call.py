@@ -65,7 +65,7 @@ async def ask(
         if is_repeated:
             said = await runtime.store.recorded_assertions(tx, scope.owner)
             now = runtime.clock.utc_now()
-            believed = believed_before(episodes, believed, said=said, owner=scope.owner, now=now)
+            believed = believed_before(episodes, believed, said=said, owner=scope.owner, now=now)[:MAX_FACTS_READ]
     known = await related(believed, turns, language=runtime.settings.language_for(scope.namespace))
     with evidence_of_failures(episodes, FACTS):
         extraction = await extractor.extract(ExtractionRequest(turns=turns, known=known, now=runtime.clock.utc_now()))

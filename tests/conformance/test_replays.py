@@ -1,6 +1,7 @@
 """Replay plans on every store: unchanged, edited, by another model, and dry runs that write nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from aftermind import Episode, StepState, errors
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.types import JobId, JobKind, JobState
+from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from aftermind.wire.turn_encoding import encode_turn
 from tests.conformance.conftest import Operated
@@ -132,9 +134,14 @@ async def test_a_dry_run_that_fails_is_no_dead_letter(operated: Operated) -> Non
     assert (found.state, bool(found.error)) == (JobState.DISCARDED, True)
     assert await operated.memory.dead_letters.list(operated.all_jobs) == []
 
-    (again,) = await operated.memory.replays.dry_run(plan.id)
-    await wait_until(results, description="the second dry run has ended")
-    assert {each.state for each in await operated.memory.replays.dry_run_results(plan.id)} >= {JobState.DONE}, again
+    with pytest.raises(errors.InvalidFilter, match="no dead letter"):
+        await operated.memory.replays.create(operated.all_jobs, asked(ReplayMode.RETRY))
+
+    discarded = replace(operated.all_jobs, states=(JobState.DISCARDED,))
+    assert (await operated.memory.job_admin.apply(JobAction.RESTORE, discarded, actor="ops")).changed == 1
+    await wait_until(results, description="the restored dry run has ended")
+    (found,) = await operated.memory.replays.dry_run_results(plan.id)
+    assert (found.state, found.error) == (JobState.DONE, None)
 
 
 async def test_a_turn_is_stored_with_edited_messages(operated: Operated) -> None:

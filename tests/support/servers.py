@@ -25,8 +25,8 @@ from tests.support import database_reuse
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEMPLATE = "aftermind_template"
-# What is committed need not survive a power cut of the test machine, and a password need not resist who reads its hash:
-# 4096 iterations take each psql 8 ms of CPU time. Everything else is as users have it.
+# What is committed need not survive a power cut of the test machine, and the hash of a password need not resist
+# attacks: 4096 iterations take each psql 8 ms of CPU time. Everything else is as users have it.
 FAST: Mapping[str, str] = {
     "fsync": "off",
     "full_page_writes": "off",

@@ -78,7 +78,8 @@ class Folding:
         elif after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
             self._close(covering, start)
             self._again(after, claim, starting=start)
-        elif claim.starts_at is None:  # what ended earlier or later, also from an unknown start, is no correction
+        elif claim.valid_from is None and claim.valid_to is not None and claim.valid_to <= claim.said_at:
+            # Of two former objects, both from an unknown start, the second is no correction of the first.
             self._add(claim, extractor, valid_to=_last_end(claim, timeline))
         else:
             self._close(covering, start)
@@ -195,7 +196,7 @@ def _last_end(claim: Assertion, timeline: Sequence[Fact]) -> datetime | None:
     """The end of what is over; where no time is stated ("I used to live in Madrid"), before all that has a start."""
     if claim.valid_to is None or claim.valid_to != claim.said_at:
         return claim.valid_to
-    return min((fact.valid_from for fact in timeline if fact.valid_from), default=claim.valid_to)
+    return min((claim.valid_to, *(fact.valid_from for fact in timeline if fact.valid_from)))
 
 
 def _earlier(left: datetime | None, right: datetime | None) -> datetime | None:

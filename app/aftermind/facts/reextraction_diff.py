@@ -1,9 +1,10 @@
 """The result for facts when their episodes are extracted again: repeated ones stay, the others are superseded."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from aftermind.facts.apply_assertions import fold
+from aftermind.facts.apply_assertions import effective_start, fold
 from aftermind.facts.bitemporal_resolution import Changes, Group, assertions_for, decide, group_key
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import BY_USER, Assertion, Operation, RecordedAssertion
@@ -50,16 +51,20 @@ def believed_before(
     owner: Scope,
     now: datetime,
 ) -> list[Fact]:
-    """The facts that were current when `episodes` were extracted first: without their own assertions and later ones.
+    """The facts that were current at the time of one of `episodes`, as without them; the latest first.
 
-    An ending or a correction ("Rex died") is about what was believed before it. What is believed now has its effect.
+    An ending or a correction ("Rex died") is about such a fact, which its first extraction has ended. Later assertions
+    do not count, except for those of calls, which state facts of any time.
     """
-    ids, until = {episode.id for episode in episodes}, max(episode.occurred_at for episode in episodes)
+    ids, times = {episode.id for episode in episodes}, [episode.occurred_at for episode in episodes]
     groups: dict[Group, list[RecordedAssertion]] = {}
     for one in assertions_for(believed, said):
-        if one.claim.said_at <= until and ids.isdisjoint(one.claim.sources):
+        is_of_call = one.extractor == BY_USER and one.claim.operation is Operation.ASSERT
+        if (one.claim.said_at <= max(times) or is_of_call) and ids.isdisjoint(one.claim.sources):
             groups.setdefault(group_key(one.claim), []).append(one)
-    return [fact for group in groups.values() for fact in fold(group, owner=owner, now=now)]
+    facts = [fact for group in groups.values() for fact in fold(group, owner=owner, now=now)]
+    current = [replace(fact, valid_to=None) for fact in facts if fact.valid_to is None or fact.valid_to > min(times)]
+    return sorted(current, key=effective_start, reverse=True)
 
 
 def _comes_from(one: RecordedAssertion, mined: frozenset[EpisodeId]) -> bool:

@@ -14,9 +14,8 @@ from aftermind.types.scope import JobId, LeaseToken, Scope
 
 
 class JobKind(StrEnum):
-    """What a job does; each has one handler and one queue.
-
-    `SHADOW` is the dry run of a replay and writes no facts; `INDEX` brings an external vector index up to date.
+    """What a job does; each has one handler and one queue. `SHADOW` is the dry run of a replay, which writes no facts;
+    `INDEX` brings an external vector index up to date.
     """
 
     STORE = "store"
@@ -91,7 +90,7 @@ class JobState(StrEnum):
 
 
 def failed_state(kind: JobKind) -> JobState:
-    """State of a job that has failed for good. A dry run wrote nothing and is owed nothing: it is no dead letter."""
+    """State of a job that has failed for good. A dry run, which writes nothing, is no dead letter."""
     return JobState.DISCARDED if kind is JobKind.SHADOW else JobState.DEAD
 
 

@@ -15,6 +15,25 @@ BEGIN = datetime(2025, 3, 2, tzinfo=UTC)
 REPEAT = NewPlan(name="p", reason="r", actor="ops", mode=ReplayMode.REEXTRACT, rate=100)
 
 
+async def repeated(memory: Memory) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What a dry run of all extractions shows; they are repeated then."""
+    plan = await memory.replays.create(JobFilter(namespace=memory.namespace, kinds=(JobKind.EXTRACT,)), REPEAT)
+    await memory.replays.dry_run(plan.id)
+
+    async def ended() -> bool:
+        return all(each.state.is_final for each in await memory.replays.dry_run_results(plan.id))
+
+    async def done() -> bool:
+        found = await memory.replays.get(plan.id)
+        return found is not None and found.state is PlanState.DONE
+
+    await wait_until(ended, description="the dry run has ended")
+    changes = [(each.added, each.superseded) for each in await memory.replays.dry_run_results(plan.id)]
+    await memory.replays.start(plan.id)
+    await wait_until(done, description="the extractions are repeated")
+    return changes
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -32,23 +51,45 @@ async def test_a_repeated_extraction_keeps_endings_and_corrections(said: tuple[s
             await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
         before = await memory.facts.history("user", user_id="zed")
 
-        plan = await memory.replays.create(JobFilter(namespace=memory.namespace, kinds=(JobKind.EXTRACT,)), REPEAT)
-        dry = await memory.replays.dry_run(plan.id)
-
-        async def ended() -> bool:
-            return all(each.state.is_final for each in await memory.replays.dry_run_results(plan.id))
-
-        await wait_until(ended, description="the dry run has ended")
-        changes = [(each.added, each.superseded) for each in await memory.replays.dry_run_results(plan.id)]
-        await memory.replays.start(plan.id)
-
-        async def done() -> bool:
-            found = await memory.replays.get(plan.id)
-            return found is not None and found.state is PlanState.DONE
-
-        await wait_until(done, description="the extractions are repeated")
+        changes = await repeated(memory)
         after = await memory.facts.history("user", user_id="zed")
 
-    assert len(dry) == len(said)
     assert changes == [((), ())] * len(said)
     assert after == before
+
+
+async def test_a_session_of_several_times_is_given_what_was_current_at_each() -> None:
+    days = {
+        name: BEGIN + timedelta(days=days) for name, days in (("bern", 0), ("basel", 10), ("graz", 50), ("late", 100))
+    }
+    sessions = {
+        "s0": [Message.user("I live in Bern.", occurred_at=days["bern"])],
+        "s1": [
+            Message.user("I meant Basel, not Bern.", occurred_at=days["basel"]),
+            Message.user("Nice weather.", occurred_at=days["late"]),
+        ],
+        "s2": [Message.user("I moved to Graz.", occurred_at=days["graz"])],
+    }
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        for name, messages in sessions.items():
+            await (await memory.remember(messages, user_id="zed", session_id=name)).extracted(timeout=30)
+        before = await memory.facts.history("user", user_id="zed")
+        changes = await repeated(memory)
+        after = await memory.facts.history("user", user_id="zed")
+
+    assert changes == [((), ())] * 3
+    assert after == before
+
+
+async def test_what_a_call_states_is_ended_again() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        await memory.facts.add("user", "has_pet", "Rex", user_id="zed", valid_from=BEGIN - timedelta(days=900))
+        died = Message.user("Rex died.", occurred_at=BEGIN)
+        await (await memory.remember(died, user_id="zed", session_id="s")).extracted(timeout=30)
+        before = await memory.facts.history("user", user_id="zed")
+        changes = await repeated(memory)
+        after = await memory.facts.history("user", user_id="zed")
+
+    assert changes == [((), ())]
+    assert after == before
+    assert [fact.valid_to for fact in after if fact.superseded_at is None] == [BEGIN]

@@ -15,7 +15,7 @@ from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_re
 from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_TURNS, build_timeline
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.types import Episode, EpisodeId, Fact, Job, JobId, JobKind, JobState, Scope
-from aftermind.types.job import check_transition
+from aftermind.types.job import check_transition, failed_state
 from aftermind.types.job_admin import (
     JobCount,
     JobPause,
@@ -130,7 +130,8 @@ async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
     places = {each.job.id: place for place, each in enumerate(sorted(closed, key=lambda each: each.job.run_at))}
     for record in sorted(closed, key=lambda each: each.job.created_at, reverse=True):  # of one effect: the latest
         job = record.job
-        to = JobState.DEAD if record.former_state in (None, JobState.DEAD) else JobState.QUEUED
+        former = record.former_state or failed_state(job.kind)
+        to = JobState.DEAD if former is JobState.DEAD else JobState.QUEUED
         if to is JobState.QUEUED and list_unfinished(tx, job):
             continue
         check_transition(job.state, to)

@@ -125,11 +125,12 @@ _END_ATTEMPTS = text(
 _RESTORE = text(
     """
     WITH chosen AS (
-        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, former_state, place
-        FROM (SELECT id, namespace, kind, effect_key, coalesce(former_state, 'dead') AS former_state, created_at,
-                     row_number() OVER (ORDER BY run_at, id) AS place,
-                     CASE WHEN coalesce(former_state, 'dead') = 'dead' THEN id END AS dead_id
-              FROM aftermind.jobs WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'discarded') AS discarded
+        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, before AS former_state, place
+        FROM (SELECT id, namespace, kind, effect_key, before, created_at,
+                     row_number() OVER (ORDER BY run_at, id) AS place, CASE WHEN before = 'dead' THEN id END AS dead_id
+              FROM aftermind.jobs,
+                   LATERAL coalesce(former_state, CASE kind WHEN 'shadow' THEN 'queued' ELSE 'dead' END) AS before
+              WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'discarded') AS discarded
         ORDER BY namespace, kind, effect_key, dead_id, created_at DESC
     )
     UPDATE aftermind.jobs AS jobs

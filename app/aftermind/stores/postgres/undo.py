@@ -51,7 +51,8 @@ _UNDO = text(
         SET answer = NULL, token = CASE WHEN state = 'running' THEN gen_random_uuid() ELSE token END,
             lease_until = CASE WHEN state = 'running' THEN clock_timestamp() ELSE lease_until END
         WHERE {_OWNED} AND kind IN ('extract', 'summarise', 'profile', 'shadow')
-          AND state IN ('queued', 'running', 'retrying', 'dead') RETURNING id
+          AND (state IN ('queued', 'running', 'retrying', 'dead') OR (kind = 'shadow' AND state = 'discarded'))
+        RETURNING id
     )
     SELECT (SELECT count(*) FROM traits) AS traits, (SELECT count(*) FROM summaries) AS summaries
     """
