@@ -1,5 +1,6 @@
 """Facts do not depend on which session is extracted first, nor on when a predicate became single-valued."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,12 +11,17 @@ from aftermind import Cardinality, Memory, Message, Settings
 AT_ONCE = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
 
 
+async def extract_in_turn(memory: Memory, said: Mapping[str, datetime]) -> None:
+    """Remember messages with their times, each in a session, and extract one before the next is stored."""
+    for text, day in said.items():
+        message = Message.user(text, occurred_at=day)
+        await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+
+
 async def test_who_left_before_we_heard_that_they_were_there_has_left(tmp_path: Path) -> None:
     said = {"I left Acme.": datetime(2025, 9, 1, tzinfo=UTC), "I work at Acme.": datetime(2024, 6, 1, tzinfo=UTC)}
     async with Memory(f"sqlite:{tmp_path / 'memory.db'}", settings=AT_ONCE) as memory:
-        for text, day in said.items():
-            receipt = await memory.remember([Message.user(text, occurred_at=day)], user_id="zed", session_id=text)
-            await receipt.extracted(timeout=30)
+        await extract_in_turn(memory, said)
         current = await memory.facts.query(user_id="zed")
         (former,) = await memory.facts.query(user_id="zed", as_of=datetime(2025, 1, 1, tzinfo=UTC))
 
@@ -32,9 +38,7 @@ async def test_the_end_of_every_object_of_a_predicate_does_not_depend_on_the_ord
     }
     for order in (list(said), list(said)[::-1]):
         async with Memory("inmemory", settings=AT_ONCE) as memory:
-            for text in order:
-                message = Message.user(text, occurred_at=said[text])
-                await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+            await extract_in_turn(memory, {text: said[text] for text in order})
             now = {fact.text for fact in await memory.facts.query(user_id="zed")}
             before = {
                 fact.text for fact in await memory.facts.query(user_id="zed", as_of=datetime(2025, 1, 1, tzinfo=UTC))
@@ -52,9 +56,7 @@ async def test_what_a_message_corrects_has_the_start_of_what_it_retracts(correct
         correction: datetime(2025, 9, 1, tzinfo=UTC),
     }
     async with Memory("inmemory", settings=AT_ONCE) as memory:
-        for text, day in said.items():
-            message = Message.user(text, occurred_at=day)
-            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        await extract_in_turn(memory, said)
         (home,) = await memory.facts.query(user_id="zed")
         (then,) = await memory.facts.query(user_id="zed", as_of=datetime(2025, 2, 1, tzinfo=UTC))
         corrected = (home.object, home.valid_from, then.object, then.valid_to)
@@ -75,9 +77,7 @@ async def test_what_is_over_without_a_time_was_before_what_is_valid_now() -> Non
         "I used to live in Madrid.": datetime(2025, 9, 1, tzinfo=UTC),
     }
     async with Memory("inmemory", settings=AT_ONCE) as memory:
-        for text, day in said.items():
-            message = Message.user(text, occurred_at=day)
-            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        await extract_in_turn(memory, said)
         homes = {
             day: [fact.object for fact in await memory.facts.query(user_id="zed", as_of=day)]
             for day in (
@@ -107,9 +107,7 @@ async def test_a_former_object_is_no_correction_of_what_has_ended_before() -> No
         "I never lived in Graz. I live in Bern since July 2025.": datetime(2025, 9, 1, tzinfo=UTC),
     }
     async with Memory("inmemory", settings=AT_ONCE) as memory:
-        for text, day in said.items():
-            message = Message.user(text, occurred_at=day)
-            await (await memory.remember(message, user_id="zed", session_id=text)).extracted(timeout=30)
+        await extract_in_turn(memory, said)
         (home,) = await memory.facts.query(user_id="zed")
 
     assert (home.object, home.valid_from) == ("Bern", datetime(2025, 7, 1, tzinfo=UTC))

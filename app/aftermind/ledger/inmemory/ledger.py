@@ -315,22 +315,22 @@ class InMemoryLedger:
                 for record in _live(tx, kind)
                 if record.job.state is JobState.RUNNING and self._is_lost(record, now)
             ]
-            buried: list[tuple[Job, Failure]] = []
+            dead_letters: list[tuple[Job, Failure]] = []
             for record in gone:
                 lost = record.job.lost_leases + 1
                 job = replace(record.job, lost_leases=lost, run_at=now, updated_at=now, state=JobState.QUEUED)
                 if lost >= self._max_lost:
                     failure = job_records.worker_lost(lost)
                     job = replace(job_records.failed(job, failure), state=failed_state(job.kind))
-                    buried += [(job, failure)] if job.state is JobState.DEAD else []
+                    dead_letters += [(job, failure)] if job.state is JobState.DEAD else []
                 put_record(
                     tx,
                     job_records.end_attempt(
                         replace(record, job=job, token=None, until=None, place=None), now, "lost", None
                     ),
                 )
-            if buried and on_buried is not None:
-                await on_buried(tx, buried)
+            if dead_letters and on_buried is not None:
+                await on_buried(tx, dead_letters)
             return Counter(record.job.kind for record in gone)
 
     async def has_abandoned(self) -> bool:

@@ -239,12 +239,11 @@ def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles
 
 
 def _alternation(words: Iterable[str]) -> str:
-    return "|".join(sorted(map(re.escape, words)))
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
 
 
 def _alternatives(words: Mapping[str, str]) -> str:
-    longest_first = sorted(words, key=len, reverse=True)
-    return rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
+    return rf"(?<!\w)(?:{_alternation(words)})(?!\w)"
 
 
 def _words(listed: str) -> frozenset[str]:
