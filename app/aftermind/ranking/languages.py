@@ -20,6 +20,7 @@ import stopwordsiso
 from aftermind.ranking.accents import fold_accents
 
 DETECTION_WORDS = 60  # the first words of a text decide
+ACRONYM_CHARACTERS = 500  # of a text, in which acronyms among them are
 MAX_STOP_WORD_LETTERS = 6  # longer entries of the package are content words as often as not: trabajar, personnes
 MIN_SCORE = 0.9  # one function word that no other language has, or three that another one shares
 MIN_MARKERS = 2  # different words of a language, unless one is a first-person word: "care" alone is Romanian
@@ -40,6 +41,7 @@ _SCRIPTS: Mapping[str, re.Pattern[str]] = {
     "bn": re.compile(r"[\u0980-\u09ff]"),
     "gu": re.compile(r"[\u0a80-\u0aff]"),
 }
+_ACRONYM = re.compile(r"\b[A-Z]{2,}\b")
 _LETTER = re.compile(r"[^\W\d_]")
 _NON_LATIN = re.compile(r"[\u0370-\u1cff\u2e80-\uffdc]")
 # Scripts of several languages: the one that is meant where no function word decides.
@@ -104,7 +106,13 @@ def detect_language(text: str, words: Sequence[str], *, expected: str | None = N
                 if len(pattern.findall(sample)) * 2 > letters:
                     known = None if expected is None else _code_of(expected)
                     candidates, default = languages, known if known in languages else fallback
-    return _by_function_words(words[:DETECTION_WORDS], candidates) or default
+    return _by_function_words(_without_acronyms(text, words[:DETECTION_WORDS]), candidates) or default
+
+
+def _without_acronyms(text: str, words: Sequence[str]) -> Sequence[str]:
+    """The words without those in capitals, unless all are: the MIT is no German word."""
+    acronyms = {word.casefold() for word in _ACRONYM.findall(text[:ACRONYM_CHARACTERS])}
+    return [word for word in words if word not in acronyms] if acronyms and not text.isupper() else words
 
 
 def _by_function_words(words: Sequence[str], candidates: frozenset[str] | None) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
-from aftermind.facts.predicates import EXCLUSIVE, searched_text
+from aftermind.facts.predicates import EXCLUSIVE, folded, searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -33,6 +33,7 @@ from aftermind.recall.excerpts import QuestionWords
 from aftermind.recall.question_time import IN_PERIOD, MENTIONED_LATER, QuestionTime, rescored, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Match, Passage
+from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
 
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
@@ -215,19 +216,48 @@ def score_facts(
     matches: Sequence[Match],
     *,
     passed_on: Mapping[FactId, float],
+    words: QuestionWords,
+    question: str,
 ) -> list[Match]:
-    """Facts by the share of the query that they cover, or after their best source turn; ties keep their order.
+    """Facts by the share of the query that they cover, or after their best source turn; of equals the user's first.
 
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
+    A fact about somebody else whom the question does not name comes behind the user's own of the same predicate, if
+    that one covers as much: "Where do I live?" is not about a sister, however certain her address is.
     """
     turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}
-    found = []
-    for fact in facts:
-        share = shares.get(fact.id, 0.0)
+    related = _related_shares(facts, shares, words)
+    asked = set(tokens(question))
+    found: list[Match] = []
+    own: dict[str, list[tuple[float, float]]] = {}
+    for fact in sorted(facts, key=lambda fact: fact.subject != USER):
+        share = related.get(fact.id, shares.get(fact.id, 0.0))
         best = max((turns.get(each, 0.0) for each in fact.sources), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
+        if fact.subject == USER:
+            own.setdefault(fact.predicate, []).append((share, score))
+        elif fact.id not in related and asked.isdisjoint(tokens(fact.subject)):
+            behind = [FOLLOWING * above for covered, above in own.get(fact.predicate, ()) if covered >= share]
+            score = min([score, *behind])
         found.append(Match(item=fact, score=score, lexical_score=share))
     return sorted(found, key=lambda match: -match.score)
+
+
+def _related_shares(facts: Sequence[Fact], shares: Mapping[FactId, float], words: QuestionWords) -> dict[FactId, float]:
+    """What facts cover of the question together with one of the user that has their subject as its object, where that
+    is more than each: "Where does my sister live?" is of `user has_sibling Ines` and `Ines lives_in Faro`.
+    """
+    relations: dict[str, list[Fact]] = {}
+    for fact in facts:
+        if fact.subject == USER and shares.get(fact.id):
+            relations.setdefault(folded(fact.object), []).append(fact)
+    found: dict[FactId, float] = {}
+    for fact in facts:
+        for relation in relations.get(folded(fact.subject), ()):
+            share = words.share(f"{searched_text(relation)} {searched_text(fact)}")
+            if share > max(shares.get(fact.id, 0.0), shares[relation.id], found.get(fact.id, 0.0)):
+                found[fact.id] = share
+    return found
 
 
 def supersede(

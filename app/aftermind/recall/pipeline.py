@@ -764,7 +764,10 @@ class Recall:
         return [each for each in reranked if isinstance(each.item, Fact)]
 
     def _scored_facts(self, run: _Run, limit: int) -> list[Match]:
-        scored = match_selection.score_facts(run.facts, run.shares, run.matches, passed_on=run.passed_on)
+        question, words, passed_on = run.query.searched, run.words, run.passed_on
+        scored = match_selection.score_facts(
+            run.facts, run.shares, run.matches, passed_on=passed_on, words=words, question=question
+        )
         weight, judged = self._settings.recall_feedback_weight, match_selection.judged(scored, run.feedback)
         confident = match_selection.confident(judged)
         reinforced = match_selection.reinforced(confident, run.feedback, weight=weight)

@@ -180,3 +180,25 @@ async def test_a_message_that_shares_no_word_with_the_question_follows_its_fact(
 
     assert "I have a cat named Dot." in block.text
     assert "landlord" not in block.text
+
+
+@pytest.mark.parametrize(
+    ("question", "first"),
+    [
+        ("Where do I live?", "user lives in Porto"),
+        ("What is my job?", "user works at Acme"),
+        ("Where does Ines live?", "Ines lives in Faro"),
+        ("Who lives in Faro?", "Ines lives in Faro"),
+        ("Where does my sister live?", "Ines lives in Faro"),
+        ("What is my sister's name?", "user has sibling Ines"),
+    ],
+)
+async def test_a_question_has_the_fact_of_its_subject_first(question: str, first: str) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        for content in ("I live in Porto and I work at Acme.", "My sister Ines is coming over."):
+            await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
+        await memory.facts.add("Ines", "lives_in", "Faro", user_id="ann")
+        await memory.facts.add("Ines", "works_at", "Globex", user_id="ann")
+        found = await memory.recall(question, user_id="ann", load=["facts"])
+
+    assert [match.item.text for match in found.matches if isinstance(match.item, Fact)][0] == first

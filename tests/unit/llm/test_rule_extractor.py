@@ -143,6 +143,12 @@ def shown(claim: Assertion) -> str:
         ("I have two kids, Tom and Ann.", ["has_child Tom", "has_child Ann", "has_children two kids"]),
         ("I have never worked for Acme.", ["-works_at Acme"]),
         ("I work as a nurse.", ["has_job nurse"]),
+        ("Tom is my boyfriend.", ["has_partner Tom"]),
+        ("Eva is our older daughter.", ["has_child Eva"]),
+        ("She is my wife.", []),
+        ("Tom is my best friend's brother.", []),
+        ("Apparently Tom is my brother.", []),
+        ("I study biology at MIT.", ["attends MIT", "studies biology"]),
         ("I have been working at Siemens since 2019.", ["works_at Siemens >2019-01-01"]),
         (
             "I started a new job as a data engineer at Novo last week.",

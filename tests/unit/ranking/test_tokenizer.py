@@ -114,6 +114,7 @@ def test_words_that_people_ask_about_are_no_stop_words() -> None:
         ("मैं दिल्ली में रहता हूँ", "hi"),
         ("Take care!", None),
         ("C'est la vie, my friend, I love it", "en"),
+        ("I study at MIT.", "en"),
         ("Oslo", None),
         ("", None),
     ],
