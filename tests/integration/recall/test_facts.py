@@ -201,4 +201,4 @@ async def test_a_question_has_the_fact_of_its_subject_first(question: str, first
         await memory.facts.add("Ines", "works_at", "Globex", user_id="ann")
         found = await memory.recall(question, user_id="ann", load=["facts"])
 
-    assert [match.item.text for match in found.matches if isinstance(match.item, Fact)][0] == first
+    assert next(match.item.text for match in found.matches if isinstance(match.item, Fact)) == first
