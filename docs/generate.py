@@ -461,6 +461,12 @@ def _signatures(name: str, thing: Any) -> str:
             member = getattr(thing, each)
         if inspect.isroutine(inspect.unwrap(member)) and not each.startswith("_") and each not in hooks:
             lines += ["", f"# {_first_line(member)}", _signature(each, member)]
+        elif isinstance(member, property) and not each.startswith("_"):
+            lines += [
+                "",
+                f"# {_first_line(member)}",
+                _plain(f"{each}: {_type_of(member.fget.__annotations__['return'])}"),
+            ]
     return f"{head}\n```text\n{chr(10).join(lines).strip()}\n```\n" if lines else head
 
 

@@ -58,7 +58,10 @@ def reextract(
         str, typer.Option("--because", help="The reason; it is stored with the plan.")
     ] = "repeat fact extraction",
 ) -> ReplayPlan | Sequence[DryRunResult]:
-    """Repeat fact extraction for stored episodes. Facts that are not found again are superseded; none is deleted."""
+    """Repeat fact extraction for stored episodes. Facts that are not found again are superseded; none is deleted.
+
+    The exit code is 1 if the plan was paused or aborted, or jobs failed.
+    """
     if session is not None and user is None:
         raise errors.InvalidFilter("session", session, "set the session's user with --user.")
     told = instructions_file.read_text(encoding="utf-8") if instructions_file else instructions
@@ -88,7 +91,10 @@ def reextract(
             return []
         return await (_foresee(memory, plan, sample) if dry_run else _redo(memory, plan))
 
-    return terminal.with_memory(work)
+    found = terminal.with_memory(work)
+    if isinstance(found, ReplayPlan) and not found.is_successful:
+        raise terminal.ExitWithResult(1, found)
+    return found
 
 
 async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[DryRunResult]:
@@ -109,7 +115,7 @@ async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[Dr
     out.print(
         f"[dim]{len(asked)} calls{whole}: {added} facts would be added, {gone} superseded. Nothing was written.[/]"
     )
-    return found
+    return changed
 
 
 async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:

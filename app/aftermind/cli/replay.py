@@ -119,7 +119,10 @@ def start(
     rate: Annotated[float | None, typer.Option(help="Jobs per second, instead of the plan's rate.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, paused or aborted.")] = False,
 ) -> ReplayPlan:
-    """Start or resume a plan. Workers of the queue memory.replay run it."""
+    """Start or resume a plan. Workers of the queue memory.replay run it.
+
+    With --wait the exit code is 1 if the plan ended before its end, or jobs failed again.
+    """
 
     async def work(memory: Memory) -> ReplayPlan:
         started = await memory.replays.start(PlanId(plan_id), rate=rate)
@@ -130,7 +133,10 @@ def start(
                 progress.update(_line(started))
         return started
 
-    return _show(terminal.with_memory(work))
+    found = _show(terminal.with_memory(work))
+    if wait and not found.is_successful:
+        raise terminal.ExitWithResult(1, found)
+    return found
 
 
 @replay.command()

@@ -222,7 +222,7 @@ def score_facts(
     """Facts by the share of the query that they cover, or after their best source turn; of equals the user's first.
 
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
-    A fact about somebody else whom the question does not name comes behind the user's own of the same predicate, if
+    A fact about another subject that the question does not name comes behind the user's own of its predicate, if
     that one covers as much: "Where do I live?" is not about a sister, however certain her address is.
     """
     turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}

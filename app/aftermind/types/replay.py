@@ -170,6 +170,11 @@ class ReplayPlan:
         """How many items it has."""
         return sum(self.counts.values())
 
+    @property
+    def is_successful(self) -> bool:
+        """Whether it is done, and no job failed again."""
+        return self.state is PlanState.DONE and not self.counts.get(ItemState.FAILED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayItem:
