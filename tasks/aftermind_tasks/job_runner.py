@@ -254,7 +254,10 @@ async def _mark_dead(runtime: Runtime, lease: Lease, dead: Dead) -> Tally:
     await runtime.after_commit(set(), events, {})
     runtime.observer.attempt_ended(lease, dead)
     ids = {"kind": lease.job.kind.value, **_ids([lease])}
-    log.error("job dead-lettered", extra={**ids, "reason": dead.failure.reason_code})
+    if is_dead:
+        log.error("job dead-lettered", extra={**ids, "reason": dead.failure.reason_code})
+    else:
+        log.warning("dry run failed", extra={**ids, "reason": dead.failure.reason_code})
     return Tally(dead=1)
 
 

@@ -53,6 +53,7 @@ def metrics(
                 mean = sum(value for value, _ in values) / len(values)
                 numbers = (_short(value) for value in (values[-1][0], mean, highest))
                 when = terminal.when(datetime.fromtimestamp(at, UTC))
+                when = when.split()[1] if over <= timedelta(days=1) else when
                 shown.add_row(title, escape(name), *numbers, when, terminal.one_line(unit))
     terminal.show(shown, wide=wide)
     period = f"{terminal.when(found[0].at)} to {terminal.when(found[-1].at)}"

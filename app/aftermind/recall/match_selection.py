@@ -321,7 +321,8 @@ def asked_former(
     ("before Oslo"), or by name.
     """
     of_then = time.facts_of_then([fact for fact in former if words.share(searched_text(fact))])
-    successors = _successors_of(of_then or former, current, words) if time.is_undated_past else []
+    is_before = time.is_undated_past and not time.is_ever
+    successors = _successors_of(of_then or former, current, words) if is_before else []
     replaced = {_about(fact) for fact in successors}
     facts = of_then or [fact for fact in former if _about(fact) in replaced]
     named = [] if facts else _named_former(former, current, question)

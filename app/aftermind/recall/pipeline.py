@@ -609,7 +609,7 @@ class Recall:
                 names_user=run.names_user,
                 named=former.named,
             )
-        if former.facts and run.query.mode is not RecallMode.RECENCY:
+        if former.facts and not run.time.is_ever and run.query.mode is not RecallMode.RECENCY:
             for fact in former.successors:
                 run.shares.pop(fact.id, None)
             run.matches, scores = match_selection.raise_former(run.matches, former, run.words)

@@ -44,9 +44,10 @@ _UNTIL, _SINCE = (
     re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
     re.compile(r"\b(?:after|since)\b", re.IGNORECASE),
 )
-# "In summer", of a question about the past; a habit or a plan is about no one summer. Not "after the fall".
+# "In summer" or "in Q4", of a question about the past; a habit or a plan is about no one summer. Not "after the fall".
 _BARE_SEASON = re.compile(
-    r"\b(?:in|during)\s+(?:the\s+)?(?P<season>spring|summer|autumn|fall|winter)(?=\s*(?:[?.,!;]|$))", re.IGNORECASE
+    r"\b(?:in|during)\s+(?:the\s+)?(?P<season>spring|summer|autumn|fall|winter|q[1-4])(?=\s*(?:[?.,!;]|$))",
+    re.IGNORECASE,
 )
 _ASKS_PAST = re.compile(r"\b(?:did|was|were|had|happened)\b", re.IGNORECASE)
 _HABIT = re.compile(r"\b(?:like|love|enjoy|prefer|usually|always|often)\b", re.IGNORECASE)
@@ -69,6 +70,16 @@ _RELATIVE = re.compile(
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
 )
+# "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not.
+_EVER = re.compile(
+    r"\bever\b|\bha(?:ve|s) (?:i|we|you|he|she|they|my \w+|(?-i:[A-Z])[\w'-]+) (?!got\b|to\b)(?P<verb>[a-z]+)|"
+    r"\b(?:i|we)(?:'ve| have) (?:all )?(?P<after>been|had|known|met|seen|owned|\w+ed)\b",
+    re.IGNORECASE,
+)
+_NOT_EVER = re.compile(r"\b(?:how long|since|lately|recently|these days|now|today|yet)\b", re.IGNORECASE)
+_OTHER_VERBS = frozenset(
+    {"told", "said", "mentioned", "asked", "talked", "spoken", "shared", "been"}  # what was said, or goes on
+)
 # Of words by which a question names a period, or asks for whatever happened in it.
 UNSPECIFIC_TERMS = frozenset(map(stem, english_words("unspecific")))
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -77,19 +88,24 @@ _LATEST_END = datetime.max.replace(tzinfo=UTC) - MENTIONED_LATER  # so that a we
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionTime:
-    """The time in a question: a half-open period, that it asks for a time, or that it is about the past."""
+    """The time in a question: a half-open period, that it asks for a time, or that it is about the past.
+
+    `is_ever`: about all times until now, whether or not it is still true.
+    """
 
     start: datetime | None = None
     end: datetime | None = None
     asks_when: bool = False
     is_past: bool = False
+    is_ever: bool = False
 
     @classmethod
     def of(cls, text: str, now: datetime) -> "QuestionTime":
         """Read it; relative times ("last May") are counted from `now`."""
         is_past = _FORMERLY.search(text) is not None
         if _TIME.search(text) is None:
-            return cls(is_past=is_past)
+            is_ever = not is_past and _asks_ever(text)
+            return cls(is_past=is_past or is_ever, is_ever=is_ever)
         asks_when = _ASKS_WHEN.match(text) is not None
         between = _range_in(text, now)
         period = between or dates.find(text, now) or _bare_season(text, now)
@@ -180,6 +196,13 @@ class QuestionTime:
         if named is None or named.end - named.start > LONGEST_MENTIONED:
             return bonus
         return bonus + (IN_PERIOD if named.start < self.end and self.start < named.end else 0.0)
+
+
+def _asks_ever(text: str) -> bool:
+    found = _EVER.search(text)
+    if found is None or _NOT_EVER.search(text) is not None:
+        return False
+    return found["verb"] is None or found["verb"].casefold() not in _OTHER_VERBS
 
 
 def _range_in(text: str, now: datetime) -> dates.Period | None:

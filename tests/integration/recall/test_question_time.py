@@ -839,6 +839,30 @@ async def test_a_question_that_names_what_has_ended_has_its_start_or_its_end_fir
     assert facts[0].valid_to == datetime(2024, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("question", "homes"),
+    [
+        ("Where have I lived?", {"Oslo", "Bergen"}),
+        ("Which cities have I lived in?", {"Oslo", "Bergen"}),
+        ("Which places did I ever live in?", {"Oslo", "Bergen"}),
+        ("List the cities I've lived in.", {"Oslo", "Bergen"}),
+        ("How long have I lived in Bergen?", {"Bergen"}),
+        ("What have I said about where I live?", {"Bergen"}),
+        ("Where do I live?", {"Bergen"}),
+    ],
+)
+async def test_a_question_about_all_times_has_what_ended_next_to_what_is_true(
+    empty: Memory, question: str, homes: set[str]
+) -> None:
+    await say(empty, ("I live in Oslo.", (2021, 1, 1)), ("I moved to Bergen.", (2024, 1, 1)))
+
+    found = await empty.recall_scored(question, user_id="vera")
+
+    facts = {match.item.object: match.score for match in found if isinstance(match.item, Fact)}
+    assert facts.keys() == homes
+    assert len(set(facts.values())) == 1
+
+
 async def test_another_object_of_several_takes_no_place_of_one_that_ended(empty: Memory) -> None:
     said = ("I have a cat named Pickle.", "We have a dog named Otto.", "Pickle died yesterday.")
     await say(empty, *((text, (2024, month, 1)) for month, text in enumerate(said, 1)))

@@ -115,6 +115,7 @@ def test_a_month_is_the_latest_that_has_turns(months: list[str], year: int) -> N
         ("What have I done after the end of 2025?", "2026-01-01", "2026-11-28"),
         ("What had I until the end of my contract in 2025?", "0001-01-01", "2025-01-01"),
         ("What happened in summer?", "2026-06-01", "2026-09-01"),
+        ("What did we do in Q1?", "2026-01-01", "2026-04-01"),
         ("What happened after June 2026?", "2026-07-01", "2026-11-28"),
         ("What happened after 2025?", "2026-01-01", "2026-11-28"),
         ("Where did we go after dinner yesterday?", "2026-11-27", "2026-11-28"),
@@ -139,6 +140,7 @@ def test_a_period_of_a_question_is_the_one_that_was_meant(question: str, start: 
     [
         "What should I pack for the sea in summer?",
         "Where will I be in the summer?",
+        "What do I plan in Q1?",
         "Where do I live in the winter?",
         "Did my health change after the fall?",
         "Did I ever live in Winter Park?",
