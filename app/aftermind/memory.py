@@ -523,13 +523,21 @@ class Memory:
         return await session_metadata.update(self._parts, scope, values, self._bounds, replace=replace)
 
     async def users(
-        self, *, namespace: str | None = None, prefix: str = "", after: str | None = None, limit: int = 100
+        self,
+        *,
+        namespace: str | None = None,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int = 100,
+        groups: bool = False,
     ) -> list[UserInfo]:
         """Users with stored content, by id: those that start with `prefix`, after the id `after`.
 
-        The anonymous user (`user_id` None) is first; an empty `after` leaves it out.
+        The anonymous user (`user_id` None) is first; an empty `after` leaves it out. With `groups` also groups, each
+        with the id `group:NAME`: `memory.groups` has their calls.
         """
-        return await api_history.users(self._parts, self._parts.scope(namespace=namespace), prefix, after, limit=limit)
+        space = self._parts.scope(namespace=namespace)
+        return await api_history.users(self._parts, space, prefix, after, limit=limit, groups=groups)
 
     async def summary(
         self,
@@ -654,7 +662,8 @@ class Memory:
         group: str | None = None,
         note: str | None = None,
     ) -> Forgot:
-        """Delete everything of the user; of a session, before a time or by ids of episodes if given.
+        """Delete everything of the user; of a session, before a time (both: of that session before it), or by ids of
+        episodes alone. Raises `InvalidQuery` for ids with a session or a time.
 
         Without `user_id` it is the memory of the anonymous user, which has what was remembered without one.
         Covers stored and derived content, pending and spooled turns, and running jobs. Deletion is complete when this

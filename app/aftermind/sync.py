@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from aftermind import errors
 from aftermind.agent import Agent as AsyncAgent
 from aftermind.agent import Tool
 from aftermind.agent.agent import DEFAULT_INSTRUCTIONS
@@ -430,6 +431,9 @@ class Agent(_Face):
         settings: Settings | None = None,
     ) -> None:
         self.memory = Memory(memory, settings=settings) if isinstance(memory, str | Mapping) else memory
+        if self.memory is not None and not isinstance(self.memory, Memory):
+            why = "it is an `aftermind.sync.Memory`, a URL or a dict; `aftermind.Agent` takes an `aftermind.Memory`."
+            raise errors.InvalidSettings("memory", type(memory).__qualname__, why)
         self._behind = AsyncAgent(
             instructions,
             model=model,

@@ -182,7 +182,7 @@ async def _judged(runtime: Runtime, handler: Handler, leases: Sequence[Lease], e
     if len(leases) > 1 and (is_own or len(snoozes) < len(leases)):
         return await _halved(runtime, handler, leases)
     log.warning(
-        "job failed",
+        "job waits" if len(snoozes) == len(leases) else "job failed",
         extra={"job_id": str(leases[0].job.id), "kind": handler.kind, "error": retry_policy.to_failure(cause).error},
     )
     return outcomes

@@ -1,13 +1,13 @@
 """A user's profile: what newly mined episodes change about it, trait by trait."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls
+from aftermind.facts.profile_amendment import amended_traits, outdated_traits, replaced_by_calls
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
 from aftermind.stores.protocol import EVERY_FACT
@@ -110,20 +110,28 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
 async def _corrected(
     runtime: Runtime, tx: Transaction, traits: Mapping[str, Trait | None], owner: Scope, ids: Sequence[EpisodeId]
 ) -> Mapping[str, Trait | None]:
-    """What becomes of traits that quote facts of these episodes which a call has replaced or retracted since."""
+    """What becomes of traits that quote facts of these episodes which a call has replaced or retracted since, or for
+    which there is a newer fact.
+    """
     rows = await runtime.store.facts(tx, owner, history=True, limit=EVERY_FACT)
+    now = runtime.clock.utc_now()
+    profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
+    newer = outdated_traits(profile, rows, now=now)
     ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
     if not ended:
-        return {}
+        return newer
     said = await runtime.store.recorded_assertions(tx, owner, ended)
-    profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
-    return amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=runtime.clock.utc_now())
+    return {**amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=now), **newer}
 
 
 def _traits(
     answer: Mapping[str, Any], before: Profile, read: Sequence[Episode]
 ) -> dict[str, Trait | None]:  # Any: as above
-    """The traits that the answer sets; an empty list deletes one: nothing of it is true any more."""
+    """The traits that the answer sets; an empty list deletes one: nothing of it is true any more.
+
+    Messages that are read again, after a forget, change no trait that rests on them, nor do older ones change a value
+    that is no list: a newer message or call has set it.
+    """
     values: Mapping[str, Json] = answer["values"]
     times = {str(each.id): each.occurred_at for each in read}
     found: dict[str, Trait | None] = {}
@@ -132,11 +140,20 @@ def _traits(
         earlier = before.traits.get(name)
         evidence = _evidence(fresh, value, earlier)
         seen = [times[each] for each in fresh if each in times]
+        if earlier is not None and _is_old(earlier, value, fresh, max(seen, default=None)):
+            continue
         if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):
             seen.append(earlier.last_message_at)
         last = max(seen, default=None)
         found[name] = Trait(value=value, evidence=evidence, last_message_at=last) if value not in ([], {}, "") else None
     return found
+
+
+def _is_old(earlier: Trait, value: Json, fresh: Sequence[str], last: datetime | None) -> bool:
+    if {str(each) for each in earlier.evidence}.issuperset(fresh):
+        return True
+    newest = earlier.last_message_at or earlier.updated_at
+    return not isinstance(value, list) and last is not None and newest is not None and last < newest
 
 
 def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:

@@ -496,6 +496,8 @@ def test_an_agent_without_await_is_the_one_for_a_memory_without_await() -> None:
             Agent(model=ScriptedChatModel("Hello."), memory=memory)  # type: ignore[arg-type]
         sync.Agent(model=ScriptedChatModel("Hello."), memory=memory).run("I like tea.", user_id="ann")
         assert len(memory.history(user_id="ann")) == 2
+    with pytest.raises(errors.InvalidSettings, match=r"aftermind\.sync\.Memory"):
+        sync.Agent(model=ScriptedChatModel("Hello."), memory=Memory("inmemory"))  # type: ignore[arg-type]
 
 
 async def test_messages_of_a_run_are_several_or_typed_and_metadata_is_remembered(memory: Memory, user: str) -> None:

@@ -130,14 +130,16 @@ async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInf
     return await read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
 
 
-async def users(parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int) -> list[UserInfo]:
-    """The users of a namespace. From the primary, so that a user stored a moment ago is included."""
+async def users(
+    parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int, groups: bool
+) -> list[UserInfo]:
+    """The users of a namespace, or those and its groups, from the primary: one stored a moment ago is included."""
     _check_limit(limit)
     for field, text in (("prefix", prefix), ("after", after)):
         if text and "\x00" in text:
             raise errors.InvalidQuery(field, text, "an id cannot hold a NUL character.")
     async with parts.db.transaction(namespace=space.namespace, read_only=True) as tx:
-        return await parts.store.users(tx, space.namespace, prefix=prefix, after=after, limit=limit)
+        return await parts.store.users(tx, space.namespace, prefix=prefix, after=after, limit=limit, groups=groups)
 
 
 async def summary(parts: Parts, owner: Scope, session_id: str | None) -> Summary | None:

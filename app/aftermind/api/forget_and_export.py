@@ -1,6 +1,7 @@
 """Forget and export a user, in every place with content."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -54,7 +55,7 @@ INDEX_SECONDS = 5.0  # that a forget waits for the vector index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgot:
-    """Deleted rows by kind, and deleted pending turns; the proof if requested."""
+    """Deleted rows by kind, and deleted pending turns, those in groups included; the proof if requested."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     pending_turns: int = 0
@@ -90,6 +91,16 @@ class Export:
         return f"<Export of {self.scope.user_id!r}: {len(self.episodes)} episodes, {len(self.facts)} facts>"
 
 
+def add_up(several: Iterable[Forgot]) -> Forgot:
+    """Several deletions as one, with the proof of one of them, if there is any."""
+    rows, pending, proof = Counter[str](), 0, None
+    for each in several:
+        rows.update(each.rows)
+        pending += each.pending_turns
+        proof = each.proof or proof
+    return Forgot(rows=dict(rows), pending_turns=pending, proof=proof)
+
+
 async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_proved: bool = False) -> Forgot:
     """Delete stored content and reject later copies: the tombstone is committed with the deletes.
 
@@ -102,22 +113,22 @@ async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_
             await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))
     known = parts.generation.known or 0
 
-    async def delete(tx: Transaction) -> tuple[dict[str, int], Tombstone]:
-        counts, stone = await erase(
+    async def delete(tx: Transaction) -> tuple[dict[str, int], int, Tombstone]:
+        counts, turns, stone = await erase(
             parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None
         )
         if parts.trail is not None:
             await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
-        return counts, stone
+        return counts, turns, stone
 
-    rows, stone = await parts.effects.commit(owner, delete)
+    rows, turns, stone = await parts.effects.commit(owner, delete)
     parts.generation.learn(stone.generation)
     parts.wake()
     if parts.trail is not None:
         await parts.trail.anchor()
     if parts.index is not None:
         await _erase_from_index(parts, parts.index, owner)
-    return Forgot(rows=rows, pending_turns=await _erase_pending(parts, stone))
+    return Forgot(rows=rows, pending_turns=turns + await _erase_pending(parts, stone))
 
 
 def requested(
@@ -125,9 +136,11 @@ def requested(
 ) -> Tombstone | None:
     """What is to be forgotten; None for an empty list of ids. Raises `InvalidQuery`."""
     named = frozenset() if ids is None else frozenset(map(episode_id, ids))
-    why = None if before is None else why_unusable(before)
-    if why is not None:
-        raise errors.InvalidQuery("before", before, why)
+    if ids is not None and (session_id is not None or before is not None):
+        why = "ids name the messages alone. Leave out the session and the time, or the ids."
+        raise errors.InvalidQuery("ids", [str(each) for each in named], why)
+    if before is not None and (unusable := why_unusable(before)) is not None:
+        raise errors.InvalidQuery("before", before, unusable)
     if ids is not None and not named:
         return None
     return Tombstone(owner=owner, session_id=session_id, before=before, ids=named)
@@ -135,22 +148,22 @@ def requested(
 
 async def erase(
     store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0, is_indexed: bool = False
-) -> tuple[dict[str, int], Tombstone]:
-    """Write the tombstone and delete the rows and ledger turns that it covers; returns counts, and the tombstone with
-    its number, which is above `known`. The owner stays locked, so nothing is stored concurrently. `is_indexed`: a job
-    empties the external vector index, too.
+) -> tuple[dict[str, int], int, Tombstone]:
+    """Write the tombstone and delete the rows and ledger turns that it covers; returns the counts of both, and the
+    tombstone with its number, which is above `known`. The owner stays locked, so nothing is stored concurrently.
+    `is_indexed`: a job empties the external vector index, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
     counts = await store.forget(tx, stone)
     if drew_on.claims and not stone.is_whole:
         counts["facts"] += await _resolve_facts(store, tx, stone.owner, drew_on.claims)
-    await _erase_from_ledger(ledger, tx, stone)
+    turns = await _erase_from_ledger(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
-    return counts, stone
+    return counts, turns, stone
 
 
 async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]) -> int:
@@ -219,8 +232,9 @@ async def _erase_from_index(parts: Parts, index: IndexClient, owner: Scope) -> N
         log.warning("an erasure waits for the vector index", extra={"error": str(exc)})
 
 
-async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) -> None:
-    """Remove forgotten content from turns in the ledger: accepted and not stored yet, or dead letters."""
+async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) -> int:
+    """Remove forgotten content from turns in the ledger (accepted and not stored yet, or dead); from how many."""
+    count = 0
     for job_id, payload in await ledger.list_turn_payloads(tx, stone.owner):
         try:
             turn = decode_turn(payload)
@@ -229,6 +243,8 @@ async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) 
         rest = turn.without(stone.fits)
         if rest is not turn:
             await ledger.rewrite_turn(tx, job_id, None if rest is None else encode_turn(rest))
+            count += 1
+    return count
 
 
 async def _erase_pending(parts: Parts, stone: Tombstone) -> int:

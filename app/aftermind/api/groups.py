@@ -7,13 +7,13 @@ its metadata, so that it can be erased with the member.
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Literal
 
 import orjson
 
 from aftermind import errors
 from aftermind.api import conversation_history, forget_and_export
-from aftermind.api.forget_and_export import Export
+from aftermind.api.forget_and_export import Export, Forgot
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.stores.protocol import EpisodeFilter, StoredItem
@@ -24,8 +24,6 @@ from aftermind.types.message import MEMBER
 from aftermind.types.scope import GROUP_PREFIX, MAX_ID_BYTES
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.validation import Given, Limits, normalise
-
-T = TypeVar("T")
 
 MemberRole = Literal["reader", "writer"]
 ROLES = ("reader", "writer")
@@ -179,20 +177,22 @@ def attributed(given: Given | Iterable[Given], user_id: str, limits: Limits) -> 
     ]
 
 
-async def forget_user(parts: Parts, user: Scope, erase: Callable[[], Awaitable[T]], *, note: str | None = None) -> T:
-    """Erase what a user wrote in groups, with what was derived from it, and the user by `erase`.
+async def forget_user(
+    parts: Parts, user: Scope, erase: Callable[[], Awaitable[Forgot]], *, note: str | None = None
+) -> Forgot:
+    """Erase what a user wrote in groups, with what was derived from it, and the user by `erase`; all counts together.
 
     The memberships end first, so that nothing is added. What a call that had begun before has stored since is found by
     the second erasure.
     """
     groups = await _groups_of(parts, user)
+    erased = []
     for group in groups:
         await _remove(parts, group_scope(parts, group, namespace=user.namespace), user.user_column)
-        await forget_member(parts, user, group, Tombstone(owner=user), note=note)
-    erased = await erase()
-    for group in groups:
-        await forget_member(parts, user, group, Tombstone(owner=user), note=note)
-    return erased
+        erased.append(await forget_member(parts, user, group, Tombstone(owner=user), note=note))
+    erased.append(await erase())
+    erased += [await forget_member(parts, user, group, Tombstone(owner=user), note=note) for group in groups]
+    return forget_and_export.add_up(erased)
 
 
 async def forget_member(

@@ -374,12 +374,13 @@ async def _encryption(parts: Parts) -> str:
 
 
 async def _webhooks(parts: Parts) -> str:
-    """Webhooks of the memory's tenant only: those of others are not visible to it."""
-    async with parts.db.transaction(namespace=parts.namespace, read_only=True) as tx:
-        disabled, failing = await parts.webhook_rows.unwell(tx, parts.namespace)
+    """Of every tenant that the role can read."""
+    async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
+        disabled, failing = await parts.webhook_rows.unwell(tx, parts.operations_namespace)
     if not disabled and not failing:
         return "none fails"
-    return f"!{disabled} disabled, {failing} failing: `aftermind webhooks list` shows the reason. Their events wait."
+    command = "aftermind webhooks list" + ("" if parts.operations_namespace else " --namespace NAME")
+    return f"!{disabled} disabled, {failing} failing: `{command}` shows the reason. Their events wait."
 
 
 async def read_pauses(parts: Parts) -> list[JobPause]:

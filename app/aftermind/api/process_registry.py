@@ -31,6 +31,8 @@ log = get_logger(__name__)
 SETTINGS = "settings"  # the name of the settings among the announced keys
 COMPARED_SETTINGS = ("embedder", "embedding_dimension", "extractor", "chat_model", "language", "namespace_languages")
 
+ANNOUNCED_TABLES = ("namespace_budgets", "placement", "replay_models", "web_cors_origins")  # without secrets
+
 
 def fingerprints(settings: Settings) -> dict[str, list[str]]:
     """Of each key of the process, by setting, the newest first. Raises `InvalidSettings`."""
@@ -63,8 +65,8 @@ def announced_state(settings: Settings, **options: object) -> dict[str, list[str
         name: value
         for name, value in settings.model_dump(exclude_defaults=True).items()
         if name not in COMPARED_SETTINGS
-        and not name.endswith("_url")  # it may have a password
-        and isinstance(value, str | int | float)
+        and not name.endswith(("_url", "_urls"))  # it may have a password
+        and (isinstance(value, str | int | float) or name in ANNOUNCED_TABLES)
     }
     listed = [f"{name}={value}" for name, value in {**options, **others}.items() if value is not None]
     return {**readable_fingerprints(settings), SETTINGS: [*listed, *list_settings(settings)]}

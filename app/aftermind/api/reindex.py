@@ -1,7 +1,7 @@
 """Fill the external vector index again, user by user, and compare it with the store."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aftermind import errors
 from aftermind.api import conversation_history
@@ -35,7 +35,7 @@ async def reindex(
     while True:
         page = [owner.user_id] if owner else await _list_users(parts, namespace, after)
         for user_id in page:
-            scope = parts.scope(namespace=namespace.namespace, user_id=user_id)
+            scope = replace(namespace, user_id=user_id)
             made = await compare(parts.db, parts.store, parts.index, scope, embedder, rewrite=True)
             yield Reindexed(user_id=user_id, entries=made.entries, added=made.added, removed=made.removed)
             after = user_id or ""
@@ -44,4 +44,5 @@ async def reindex(
 
 
 async def _list_users(parts: Parts, namespace: Scope, after: str | None) -> list[str | None]:
-    return [each.user_id for each in await conversation_history.users(parts, namespace, "", after, limit=USERS)]
+    page = await conversation_history.users(parts, namespace, "", after, limit=USERS, groups=True)
+    return [each.user_id for each in page]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import orjson
@@ -29,6 +29,7 @@ MAX_SEARCHED = 1_000  # of the latest dead letters, for an id that is given by i
 DEAD_OR_ENDED = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 MIN_ID_CHARACTERS = 6
 MAX_USER_CHARACTERS = 14  # in a table of 80 columns
+Id = TypeVar("Id", bound=UUID)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Kinds = Annotated[list[JobKind] | None, typer.Option("--kind", "-k", help="Of this kind. May be repeated.")]
@@ -228,7 +229,7 @@ async def _find_id(memory: Memory, given: str) -> JobId:
     return found
 
 
-def match_short_id(ids: Iterable[JobId], given: str) -> JobId | None:
+def match_short_id(ids: Iterable[Id], given: str) -> Id | None:
     """The one id that ends with the given text; None if there is none, or several."""
     found = [each for each in set(ids) if len(given) >= MIN_ID_CHARACTERS and str(each).endswith(given)]
     return found[0] if len(found) == 1 else None

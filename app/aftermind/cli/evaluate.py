@@ -163,6 +163,8 @@ def show(summary: Summary, names: Sequence[str]) -> None:
         needed = out.measure(table, options=out.options.update(width=terminal.WIDE_COLUMNS)).minimum
         width = max(out.width, needed - max(0, longest - CATEGORY_WIDTH))  # too narrow a console would drop columns
         Console(highlight=False, soft_wrap=True, width=width).print(table)
+        if len(means) > len(largest):
+            out.print(f"  … and {len(means) - len(largest)} smaller categories; --json FILE lists all", highlight=False)
     if summary.differences:
         out.print(_difference_table(summary, names))
     if not summary.means:

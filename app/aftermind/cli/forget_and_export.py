@@ -55,10 +55,10 @@ def users(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of users.")] = 100,
     wide: terminal.Wide = False,
 ) -> list[UserInfo]:
-    """List the users with stored content, by id."""
+    """List the users with stored content, by id. Groups are `group:NAME`, which `export --user` takes."""
 
     async def work(memory: Memory) -> list[UserInfo]:
-        return await memory.users(namespace=namespace, prefix=prefix, limit=limit)
+        return await memory.users(namespace=namespace, prefix=prefix, limit=limit, groups=True)
 
     found = terminal.with_memory(work)
     shown = terminal.make_table("last write", "user", flexible="user")
@@ -152,7 +152,7 @@ async def _export(memory: Memory, user: str | None, namespace: str | None, *, ve
 
 async def _each_user(memory: Memory, namespace: str | None) -> AsyncIterator[str | None]:
     after: str | None = None
-    while page := await memory.users(namespace=namespace, after=after, limit=USERS_PER_PAGE):
+    while page := await memory.users(namespace=namespace, after=after, limit=USERS_PER_PAGE, groups=True):
         for each in page:
             yield each.user_id
         after = page[-1].user_id or ""

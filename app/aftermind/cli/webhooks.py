@@ -1,7 +1,9 @@
 """`aftermind webhooks`: where a namespace's events are posted to."""
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.markup import escape
@@ -9,15 +11,16 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.cli import terminal
+from aftermind.cli.dead_letters import match_short_id
 from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
-from aftermind.types.webhook import NewWebhook, Webhook
+from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
 
 webhooks = typer.Typer(
     help="Webhooks: URLs that receive events. Create, list, enable and delete them.", no_args_is_help=True
 )
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, as in `list`.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, or the end of it as in `list`.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +59,7 @@ def list_(*, namespace: Namespace = None, wide: terminal.Wide = False) -> list[W
     """List the webhooks of a namespace with their state."""
     found = terminal.with_memory(lambda memory: memory.webhooks.list(namespace=namespace))
     none = "This namespace has no webhook. `aftermind webhooks create URL` makes one."
-    terminal.show(_table(found) if found else none, wide=wide)
+    terminal.show(_table(found, wide=wide) if found else none, wide=wide)
     return found
 
 
@@ -73,8 +76,8 @@ def rotate_secret(
     """Replace the secret of a webhook and print the new one, once. Both sign during the overlap."""
 
     async def work(memory: Memory) -> NewWebhook | None:
-        overlap = timedelta(hours=overlap_hours)
-        return await memory.webhooks.rotate_secret(webhook_id, overlap=overlap, namespace=namespace)
+        overlap, wanted = timedelta(hours=overlap_hours), await _find_id(memory, webhook_id, namespace)
+        return await memory.webhooks.rotate_secret(wanted, overlap=overlap, namespace=namespace)
 
     rotated = terminal.with_memory(work)
     if rotated is None:
@@ -90,7 +93,11 @@ def rotate_secret(
 @terminal.with_json
 def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Enable a webhook again and deliver its pending events now."""
-    if not terminal.with_memory(lambda memory: memory.webhooks.enable(webhook_id, namespace=namespace)):
+
+    async def work(memory: Memory) -> bool:
+        return await memory.webhooks.enable(await _find_id(memory, webhook_id, namespace), namespace=namespace)
+
+    if not terminal.with_memory(work):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} is tried again.")
     return {"enabled": webhook_id}
@@ -100,19 +107,35 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
 @terminal.with_json
 def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Delete a webhook and its pending events."""
-    if not terminal.with_memory(lambda memory: memory.webhooks.delete(webhook_id, namespace=namespace)):
+
+    async def work(memory: Memory) -> bool:
+        return await memory.webhooks.delete(await _find_id(memory, webhook_id, namespace), namespace=namespace)
+
+    if not terminal.with_memory(work):
         raise errors.NotThere("webhook", webhook_id)
     out.print(f"{webhook_id} gets nothing any more.")
     return {"deleted": webhook_id}
 
 
-def _table(found: list[Webhook]) -> Table:
+async def _find_id(memory: Memory, given: str, namespace: str | None) -> WebhookId:
+    """The id that is given, or that of the webhook of the namespace whose id ends with it."""
+    with suppress(ValueError):
+        return WebhookId(UUID(given))
+    listed = await memory.webhooks.list(namespace=namespace)
+    if (found := match_short_id([hook.id for hook in listed], given)) is None:
+        raise errors.NotThere("webhook", given)
+    return found
+
+
+def _table(found: list[Webhook], *, wide: bool) -> Table:
     shown = terminal.make_table("id", "state", "waiting", "given up", "events", "url, reason", flexible="url, reason")
     for hook in found:
         kinds = ", ".join(hook.events) or "all"
         counts = (f"{hook.waiting:,}", f"{hook.failed:,}", kinds)
         url = f"{hook.url}: {hook.reason}" if hook.reason else hook.url
-        shown.add_row(str(hook.id), _state(hook), *counts, terminal.one_line(url))
+        shown.add_row(
+            str(hook.id) if wide else terminal.short_id(hook.id), _state(hook), *counts, terminal.one_line(url)
+        )
     return shown
 
 

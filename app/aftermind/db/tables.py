@@ -212,7 +212,7 @@ ASSERTIONS = Table(
     Column("object", Text, nullable=False),
     Column("operation", Text, nullable=False),
     _time("said_at", nullable=False),
-    *(_time(name) for name in ("valid_from", "valid_to")),
+    *(_time(name) for name in ("valid_from", "valid_to", "latest_at")),
     Column("confidence", Double, nullable=False),
     Column("cardinality", Text),
     Column("sources", ARRAY(Uuid), nullable=False),

@@ -161,7 +161,7 @@ _UNWELL = text(
     """
     SELECT count(*) FILTER (WHERE is_disabled) AS disabled,
            count(*) FILTER (WHERE NOT is_disabled AND failing_since IS NOT NULL) AS failing
-    FROM aftermind.webhooks WHERE namespace = :namespace
+    FROM aftermind.webhooks WHERE CAST(:namespace AS text) IS NULL OR namespace = :namespace
     """
 )
 _ORPHANS = text(
@@ -256,8 +256,8 @@ async def refused(
     return row is not None and bool(row.is_disabled)
 
 
-async def unwell(tx: Transaction, namespace: str) -> tuple[int, int]:
-    """How many of a tenant's webhooks are disabled, and how many fail."""
+async def unwell(tx: Transaction, namespace: str | None) -> tuple[int, int]:
+    """How many webhooks of a tenant, or of all that the role can read, are disabled, and how many fail."""
     row = await pg(tx).row(_UNWELL, namespace=namespace)
     return (0, 0) if row is None else (int(row.disabled), int(row.failing))
 

@@ -192,7 +192,7 @@ async def refused(
     return is_disabled
 
 
-async def unwell(tx: Transaction, namespace: str) -> tuple[int, int]:
+async def unwell(tx: Transaction, namespace: str | None) -> tuple[int, int]:
     hooks = [hook.webhook for hook in _hooks(tx, namespace)]
     disabled = sum(each.is_disabled for each in hooks)
     return disabled, sum(not each.is_disabled and each.failing_since is not None for each in hooks)

@@ -72,13 +72,21 @@ def _parse(path: Path) -> list[Any]:  # Any: JSON as it comes
         try:
             data = json.loads(text)
         except ValueError:
-            data = [json.loads(line) for line in text.splitlines() if line.strip()]
+            data = [_line(path, *each) for each in enumerate(text.splitlines(), start=1) if each[1].strip()]
     except (OSError, ValueError, RecursionError) as exc:
         raise errors.InvalidGoldSet("file", str(path), f"it cannot be read as JSON or JSON lines: {exc}") from exc
     found = data if isinstance(data, list) else [data]
     if not found or not all(isinstance(each, dict) for each in found):
         raise errors.InvalidGoldSet("file", str(path), "it must contain JSON objects.")
     return found
+
+
+def _line(path: Path, number: int, text: str) -> Any:  # Any: JSON as it comes
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as exc:
+        why = f"line {number} cannot be read as JSON: {exc.msg} at character {exc.colno}"
+        raise errors.InvalidGoldSet("file", str(path), why) from exc
 
 
 def _locomo(data: Mapping[str, Any]) -> GoldConversation:  # Any: JSON as it comes

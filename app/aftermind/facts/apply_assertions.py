@@ -20,7 +20,8 @@ class Folding:
     A single-valued predicate has a timeline: a new object ends the one that was valid when it begins. A multi-valued
     one accumulates. The same assertion strengthens; a retraction reverts earlier assertions, and reopens facts that
     they had ended. Where the message of a retraction then states another object of a single-valued predicate, without a
-    time, that object has the start of the retracted one: "I meant Basel, not Bern".
+    time, that object has the start of the retracted one: "I meant Basel, not Bern". A change "today" or "in 2025" comes
+    after what was stated earlier and is of the same day or year.
     """
 
     owner: Scope
@@ -34,7 +35,7 @@ class Folding:
 
     def believe(self, said: RecordedAssertion) -> None:
         """Fold one claim in."""
-        claim = said.claim
+        claim = self._after_earlier_ones(said.claim)
         if claim.operation is Operation.RETRACT:
             self._retract(claim)
         elif claim.operation is Operation.END:
@@ -43,6 +44,22 @@ class Folding:
             self._assert_single(claim, said.extractor)
         else:
             self._assert_multi(claim, said.extractor)
+
+    def _after_earlier_ones(self, claim: Assertion) -> Assertion:
+        """The claim at the latest moment that its time may be, where what it ends began after the earliest."""
+        earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
+        if earliest is None or latest is None or claim.operation is Operation.RETRACT:
+            return claim
+        if claim.valid_to is not None:
+            ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
+        elif claim.cardinality is Cardinality.SINGLE:
+            others = self._with_predicate(claim.predicate)
+            ended = [fact for fact in others if not predicates.same_text(fact.object, claim.object)]
+        else:
+            return claim
+        if not any(earliest <= effective_start(fact) <= latest for fact in ended):
+            return claim
+        return replace(claim, valid_from=latest) if claim.valid_to is None else replace(claim, valid_to=latest)
 
     def _assert_multi(self, claim: Assertion, extractor: str) -> None:
         ended = predicates.OPPOSITES.get(claim.predicate)

@@ -131,7 +131,7 @@ def _fresh(
 
 def _key(claim: Assertion) -> tuple[object, ...]:
     about = (predicates.folded(claim.subject), claim.predicate, predicates.folded(claim.object), claim.operation)
-    return (*about, claim.said_at, claim.valid_from, claim.valid_to, frozenset(claim.sources))
+    return (*about, claim.said_at, claim.valid_from, claim.valid_to, claim.latest_at, frozenset(claim.sources))
 
 
 def assertions_for(believed: Sequence[Fact], said: Sequence[RecordedAssertion]) -> list[RecordedAssertion]:

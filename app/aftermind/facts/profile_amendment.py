@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from aftermind.facts import predicates
-from aftermind.types import EpisodeId, Fact, FactId, Json, Profile, Trait
+from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Json, Profile, Trait
 from aftermind.types.assertion import BY_USER, Operation, RecordedAssertion
+from aftermind.types.fact import USER
 
 
 def amended_traits(
@@ -39,6 +40,26 @@ def amended_traits(
                     )
         traits = {name: trait for name, trait in {**traits, **amended}.items() if trait is not None}
     return amended
+
+
+def outdated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> Mapping[str, Trait]:
+    """The traits of the user named as a predicate with one value at a time, whose fact began after their last message:
+    with the fact's object. `rows` are all of the user.
+    """
+    current = {
+        row.predicate: row
+        for row in rows
+        if row.subject == USER and row.cardinality is Cardinality.SINGLE
+        if row.superseded_at is None and row.is_valid_at(now)
+    }
+    found = {}
+    for name, trait in profile.traits.items():
+        fact, last = current.get(predicates.canonical(name)), trait.last_message_at
+        if fact is None or last is None or not isinstance(trait.value, str) or fact.valid_from is None:
+            continue
+        if fact.valid_from > last and not predicates.same_text(trait.value, fact.object):
+            found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
+    return found
 
 
 def replaced_by_calls(

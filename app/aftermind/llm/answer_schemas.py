@@ -1,7 +1,8 @@
 """Pydantic schemas of models' answers, and their conversion to assertions."""
 
+from calendar import isleap, monthrange
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -102,14 +103,16 @@ def _claim(answered: AnsweredClaim, turns: Sequence[TurnText]) -> Assertion | No
     valid_from, valid_to = _moment(answered.valid_from), _moment(answered.valid_to)
     if valid_from and valid_to and valid_to < valid_from:
         return None
+    said_at = max(turn.occurred_at for turn in named)
     return Assertion(
         subject=answered.subject,
         predicate=answered.predicate,
         object=answered.object,
-        said_at=max(turn.occurred_at for turn in named),
+        said_at=said_at,
         operation=Operation(answered.operation),
         valid_from=valid_from,
         valid_to=valid_to,
+        latest_at=_latest(answered.valid_to or answered.valid_from, said_at),
         confidence=answered.confidence,
         cardinality=Cardinality(answered.cardinality),
         sources=tuple(turn.id for turn in named),
@@ -130,6 +133,16 @@ def _moment(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _latest(text: str | None, said_at: datetime) -> datetime | None:
+    """The latest moment of a year, a month or a day that is not after the statement; None of any other time."""
+    start = _moment(text) if text and len(text) <= 10 else None
+    if text is None or start is None or start > said_at:
+        return None
+    parts = text.count("-")
+    days = 1 if parts == 2 else monthrange(start.year, start.month)[1] if parts else 365 + isleap(start.year)
+    return min(start + timedelta(days=days, microseconds=-1), said_at)
 
 
 def _day(text: str) -> datetime:

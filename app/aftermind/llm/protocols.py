@@ -259,7 +259,9 @@ def _claim_to_json(claim: Assertion) -> dict[str, Any]:
     data = asdict(claim)
     data["sources"] = [str(source) for source in claim.sources]
     return data | {
-        key: moment.isoformat() for key in ("said_at", "valid_from", "valid_to") if (moment := getattr(claim, key))
+        key: moment.isoformat()
+        for key in ("said_at", "valid_from", "valid_to", "latest_at")
+        if (moment := getattr(claim, key))
     }
 
 
@@ -272,6 +274,7 @@ def _claim_from_json(data: Mapping[str, Any]) -> Assertion:
         operation=Operation(data["operation"]),
         valid_from=_moment(data["valid_from"]),
         valid_to=_moment(data["valid_to"]),
+        latest_at=_moment(data["latest_at"]),
         confidence=data["confidence"],
         cardinality=Cardinality(data["cardinality"]) if data["cardinality"] else None,
         sources=tuple(EpisodeId(UUID(source)) for source in data["sources"]),

@@ -101,10 +101,13 @@ def sentence_texts(text: str) -> list[str]:
     """The sentences of a short text that have a vector each; none of a long text, or of one that is a sentence."""
     if len(text) <= SENTENCE_BYTES or split(text):
         return []
-    found = [
-        sentence for part in _SENTENCE_END.split(text) if len((sentence := part.strip()).encode()) >= SENTENCE_BYTES
-    ]
+    found = [sentence for sentence in split_sentences(text) if len(sentence.encode()) >= SENTENCE_BYTES]
     return found if len(found) > 1 else []
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text, however short, without the blanks around them."""
+    return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ _POSSESSIVE = re.compile(r"['\u2019]s\b")
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]+"
 )
+_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
 LONGEST_WORD = 64  # bytes of base64 and the like are no words; cut, they still match themselves
 # Particles that Korean nouns carry, the longest first: "부산에서" is 부산 with one.
 _PARTICLES = re.compile(
@@ -61,7 +62,8 @@ _stemmers = threading.local()  # a stemmer keeps its word in itself, and handler
 def tokens(text: str) -> list[str]:
     """The words and emoji of a text in order, in lower case and without accents.
 
-    Scripts without blanks give overlapping pairs of characters, and so do Korean words without their particle.
+    Scripts without blanks give overlapping pairs of characters, and Chinese characters alone too; so do Korean words
+    without their particle.
     """
     return [fold_accents(word) for word in _words(text)]
 
@@ -174,6 +176,7 @@ def _words(text: str) -> list[str]:
             found += _pairs(_PARTICLES.sub("", word))
         elif _UNSPACED.search(word):
             found += _pairs(word)
+            found += _HAN.findall(word) if len(word) > 1 else []  # often a whole word
         else:
             found.append(word[:LONGEST_WORD])
     return found

@@ -29,8 +29,9 @@ from aftermind.ranking import (
     terms,
     tokens,
 )
+from aftermind.ranking.passages import split_sentences
 from aftermind.recall.excerpts import QuestionWords
-from aftermind.recall.question_time import IN_PERIOD, MENTIONED_LATER, QuestionTime, rescored, shifted
+from aftermind.recall.question_time import IN_PERIOD, MENTIONED_LATER, READ_CHARACTERS, QuestionTime, rescored, shifted
 from aftermind.stores.search import FactHit
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Match, Passage
 from aftermind.types.fact import USER
@@ -289,7 +290,7 @@ def supersede(
         stands = [fact for fact in current if turn.id in fact.sources]
         ends = [*_ended_after(turn, ended), *(fact for fact in later if turn.id in fact.sources)]
         if ends:
-            ends = _select_asked(ends, stands, words)
+            ends = [] if _is_elsewhere(turn, ends, words) else _select_asked(ends, stands, words)
         if not ends:
             found.append(match)
             continue
@@ -436,6 +437,21 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
     return [
         fact for fact in ended if episode.id in fact.sources and fact.valid_to and episode.occurred_at < fact.valid_to
     ]
+
+
+def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> bool:
+    """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
+    an answer about breakfast after the user has moved.
+    """
+    sentences = split_sentences(turn.content[:READ_CHARACTERS])
+    objects = [fact.object.casefold() for fact in ends]
+    apart = [not any(each in sentence.casefold() for each in objects) for sentence in sentences]
+    if len(set(apart)) < 2:
+        return False
+    about_ends = " ".join(text for text, is_apart in zip(sentences, apart, strict=True) if not is_apart)
+    others = " ".join(text for text, is_apart in zip(sentences, apart, strict=True) if is_apart)
+    of_ends = max(words.share(f"{about_ends} {searched_text(fact)}") for fact in ends)
+    return words.share(others) > of_ends
 
 
 def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:

@@ -73,12 +73,12 @@ _FORMERLY = re.compile(
 # "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not.
 _EVER = re.compile(
     r"\bever\b|\bha(?:ve|s) (?:i|we|you|he|she|they|my \w+|(?-i:[A-Z])[\w'-]+) (?!got\b|to\b)(?P<verb>[a-z]+)|"
-    r"\b(?:i|we)(?:'ve| have) (?:all )?(?P<after>been|had|known|met|seen|owned|\w+ed)\b",
+    r"\b(?:i|we)(?:'ve| have) (?:all )?(?P<after>been|had|met|seen|owned|\w+ed)\b",
     re.IGNORECASE,
 )
 _NOT_EVER = re.compile(r"\b(?:how long|since|lately|recently|these days|now|today|yet)\b", re.IGNORECASE)
 _OTHER_VERBS = frozenset(
-    {"told", "said", "mentioned", "asked", "talked", "spoken", "shared", "been"}  # what was said, or goes on
+    {"told", "said", "mentioned", "asked", "talked", "spoken", "shared", "been"}  # of speech, or not over
 )
 # Of words by which a question names a period, or asks for whatever happened in it.
 UNSPECIFIC_TERMS = frozenset(map(stem, english_words("unspecific")))

@@ -332,9 +332,17 @@ class Store(Protocol):
         """The owners of a namespace with episodes (that occurred since then), by id."""
 
     async def users(
-        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+        self,
+        tx: Transaction,
+        namespace: str,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int = 100,
+        groups: bool = False,
     ) -> list[UserInfo]:
-        """Users of a namespace with stored content, by id: those that start with `prefix` and follow `after`.
+        """Users (with `groups` also groups) of a namespace with stored content, by id: those that start with `prefix`
+        and follow `after`.
 
         The anonymous user has the empty id, and is therefore the first.
         """

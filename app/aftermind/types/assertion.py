@@ -28,8 +28,9 @@ class Assertion:
     """One statement drawn from episodes.
 
     `said_at` is the time of the statement: the latest moment from which it was true, unless `valid_from` is more
-    precise. `valid_to` means that it has ended ("I no longer work there"). With `cardinality` None the predicate
-    decides.
+    precise. `valid_to` means that it has ended ("I no longer work there"). `latest_at` is the latest moment that a
+    stated time may be, `valid_from` (of an end `valid_to`) the earliest: "in 2025" is a year, "today" is until
+    `said_at`. With `cardinality` None the predicate decides.
     """
 
     subject: str
@@ -39,6 +40,7 @@ class Assertion:
     operation: Operation = Operation.ASSERT
     valid_from: datetime | None = None
     valid_to: datetime | None = None
+    latest_at: datetime | None = None
     confidence: float = 1.0
     cardinality: Cardinality | None = None
     sources: tuple[EpisodeId, ...] = ()

@@ -64,3 +64,43 @@ async def test_a_profile_that_is_made_after_a_call_ended_a_fact_does_not_have_it
         profile = await wait_until(lambda: _version(memory, 1), description="a profile")
 
     assert set(profile.traits) == {"lives_in"}
+
+
+async def test_messages_that_are_read_again_after_a_forget_set_no_newer_trait_back() -> None:
+    said = {
+        2023: "I work at Remontowa. I like chess.",
+        2024: "I work at Blue Reef. I don't like jazz.",
+        2025: "I like tea.",
+    }
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        for version, (year, text) in enumerate(said.items(), start=1):
+            message = Message.user(text, occurred_at=datetime(year, 5, 1, tzinfo=UTC))
+            await memory.remember([message], user_id="ana", session_id=str(year))
+            before = await wait_until(partial(_version, memory, version), description="the profile has it")
+        await memory.forget(user_id="ana", session_id="2025")
+        after = await wait_until(partial(_with_trait, memory, "likes"), description="the likes are read again")
+
+    assert before.traits["likes"].value == ["chess", "tea"]
+    assert after.traits["likes"].value == ["chess"]
+    assert after.traits["works_at"].value == "Blue Reef"
+
+
+async def _with_trait(memory: Memory, name: str) -> Profile | None:
+    profile = await memory.profile(user_id="ana")
+    return profile if profile is not None and name in profile.traits else None
+
+
+async def test_a_profile_follows_a_fact_of_a_call_that_is_newer_than_its_messages() -> None:
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        said = ("I live in Rotterdam. I like chess.", "I moved to Valletta. I like tea.")
+        for version, text in enumerate(said, start=1):
+            message = Message.user(text, occurred_at=datetime(2020 + version, 5, 1, tzinfo=UTC))
+            await memory.remember([message], user_id="ana", session_id=str(version))
+            await wait_until(partial(_version, memory, version), description="the profile has it")
+        await memory.facts.add("user", "lives_in", "Sliema", user_id="ana")
+        await memory.forget(user_id="ana", session_id="2")
+        profile = await wait_until(partial(_with_trait, memory, "likes"), description="the likes are read again")
+        home = [fact.object for fact in await memory.facts.query(user_id="ana", predicate="lives_in")]
+
+    assert home == ["Sliema"]
+    assert profile.traits["lives_in"].value == "Sliema"

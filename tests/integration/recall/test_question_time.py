@@ -863,6 +863,19 @@ async def test_a_question_about_all_times_has_what_ended_next_to_what_is_true(
     assert len(set(facts.values())) == 1
 
 
+async def test_a_message_with_something_that_ended_still_answers_about_its_other_sentences(empty: Memory) -> None:
+    said = ("I live in Minsk. We had pancakes for breakfast.", "I moved to Vilnius.")
+    await say(empty, *((text, (2024, year, 1)) for year, text in enumerate(said, 1)))
+
+    breakfast = await empty.recall_scored("What did we have for breakfast?", user_id="vera")
+    home = await empty.recall_scored("Where do I live?", user_id="vera")
+
+    assert isinstance(breakfast[0].item, Episode)
+    assert (breakfast[0].item.content, breakfast[0].superseded_at) == (said[0], None)
+    assert max(match.score for match in breakfast if "Vilnius" in str(match.item)) < 0.2
+    assert all("Vilnius" in str(match.item) for match in home[:2])
+
+
 async def test_another_object_of_several_takes_no_place_of_one_that_ended(empty: Memory) -> None:
     said = ("I have a cat named Pickle.", "We have a dog named Otto.", "Pickle died yesterday.")
     await say(empty, *((text, (2024, month, 1)) for month, text in enumerate(said, 1)))

@@ -1,6 +1,7 @@
 """Memory that users share, on every store: only members reach it, and what a member wrote goes with the member."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,13 @@ async def test_a_member_is_erased_from_every_group_also_after_leaving_it(memory:
     await memory.groups.remove("two", "alice")
     assert len([each for each in (await memory.export(user_id="alice")).episodes if each.name == "alice"]) == 4
 
-    await memory.forget(user_id="alice")
+    assert {each.user_id for each in await memory.users()} <= {"alice", "bob"}
+    listed = {each.user_id for each in await memory.users(groups=True)}
+    assert {"group:one", "group:two"} <= listed
 
+    gone = await memory.forget(user_id="alice")
+
+    assert gone.pending_turns + gone.rows["episodes"] >= 4, "turns that are stored or pending"
     for group in ("one", "two"):
         assert [each.content for each in await memory.history(user_id="bob", group=group)] == ["I am bob."]
         assert [each.user_id for each in await memory.groups.members(group)] == ["bob"]
@@ -99,6 +105,15 @@ async def test_a_member_is_erased_from_every_group_also_after_leaving_it(memory:
         await memory.forget(user_id="bob", group=group)
         assert await memory.history(user_id="bob", group=group) == []
     assert (await memory.export(user_id="alice")).items == ()
+
+
+async def test_a_forget_by_ids_is_not_narrowed_by_a_session_or_a_time(memory: Memory) -> None:
+    receipt = await memory.remember("A note.", user_id="alice", session_id="s")
+    with pytest.raises(errors.InvalidQuery, match="ids name the messages alone"):
+        await memory.forget(user_id="alice", ids=receipt.episode_ids, session_id="other")
+    with pytest.raises(errors.InvalidQuery, match="ids name the messages alone"):
+        await memory.forget(user_id="alice", ids=receipt.episode_ids, before=datetime(2020, 1, 1, tzinfo=UTC))
+    assert len(await memory.history(user_id="alice")) == 1
 
 
 async def test_facts_of_an_erased_member_go_and_those_that_others_said_stay(tmp_path: Path) -> None:

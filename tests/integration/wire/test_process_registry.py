@@ -3,8 +3,10 @@
 import asyncio
 
 import orjson
+from pydantic import SecretStr
 
-from aftermind.api.process_registry import list_processes
+from aftermind import Settings
+from aftermind.api.process_registry import SETTINGS, announced_state, list_processes
 from aftermind.wire.process_registry import keep_announcing, list_announced
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import PROCESS_SECONDS, SILENT_PROCESS_SECONDS, Keys
@@ -45,3 +47,15 @@ async def test_a_process_without_a_heartbeat_is_listed_as_silent_for_some_minute
     found = await list_processes(link, keys)
 
     assert [(each.name, each.is_silent) for each in found] == [("fresh", False), ("frozen", True)]
+
+
+def test_settings_in_force_have_tables_and_no_secrets() -> None:
+    settings = Settings(
+        namespace_budgets={"acme": {"tokens_per_day": 1000}},  # type: ignore[dict-item]
+        replica_urls=(SecretStr("postgresql://aftermind:hidden@10.0.0.1/x"),),
+    )
+
+    found = announced_state(settings)[SETTINGS]
+
+    assert "namespace_budgets={'acme': {'tokens_per_day': 1000}}" in found
+    assert not any("hidden" in each or "replica" in each for each in found)

@@ -253,6 +253,19 @@ async def test_a_redirect_is_not_followed(open_posting: Callable[..., Posting], 
         assert elsewhere.connections == 0
 
 
+async def test_a_webhook_that_fails_is_seen_whatever_its_namespace(
+    open_posting: Callable[..., Posting], endpoint: Receiver, database: Database
+) -> None:
+    posting = open_posting()
+    await posting.add(endpoint, namespace="hooks")
+    await psql_async(database.url, "UPDATE aftermind.webhooks SET failing_since = now() WHERE namespace = 'hooks'")
+
+    health = await posting.memory.health()
+
+    found = next(part for part in health.parts if part.name == "webhooks")
+    assert (found.state, "1 failing" in found.detail) == ("degraded", True)
+
+
 async def test_a_receiver_that_is_away_for_long_is_disabled_and_gets_everything_when_enabled(
     open_posting: Callable[..., Posting], endpoint: Receiver
 ) -> None:

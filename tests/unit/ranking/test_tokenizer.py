@@ -47,6 +47,7 @@ def test_scripts_without_blanks_are_found_by_pairs() -> None:
     ("question", "turn"),
     [
         ("부산", "나는 부산에 살아요."),
+        ("猫", "私は札幌に住んでいます。猫を二匹飼っています。"),
         ("녹차", "녹차를 좋아해요"),
         ("집", "집에서 일해요"),
         ("cafe resume", "I left my résumé at the café."),

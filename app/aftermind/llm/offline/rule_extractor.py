@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
+from typing import NamedTuple
 
 from aftermind.facts import predicates
 from aftermind.llm import text_process_pool
@@ -234,7 +235,7 @@ class _Sentence:
         self, rule: FormRule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
     ) -> Iterator[Assertion]:
         predicate = self._predicate(rule, groups)
-        start, end = self._validity(rule, match.start(), len(self._text) - len(rest))
+        start, end, latest = self._validity(rule, match.start(), len(self._text) - len(rest))
         said_at = self._turn.occurred_at
         match rule.effect:
             case FormEffect.CORRECT:
@@ -243,13 +244,14 @@ class _Sentence:
                 at, names = end or start or said_at, rule.predicate.split()
                 known = self._believed(found, names)
                 for each in known:
-                    yield self._claim(each.predicate, each.object, valid_to=at)
+                    yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
                 for name in () if known else names:  # what began it may be extracted later
-                    yield self._claim(name, found, operation=Operation.END, valid_to=at)
+                    yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
             case FormEffect.END if not found:
-                yield self._end_of_all(predicate, match, end or said_at)
+                yield self._end_of_all(predicate, match, end or said_at, latest)
             case FormEffect.END:
-                yield self._claim(predicate, found, valid_from=start if end else None, valid_to=end or said_at)
+                start = start if end else None
+                yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
             case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case FormEffect.NOT if self._grammar.ended.search(self._text):
@@ -258,13 +260,13 @@ class _Sentence:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case _:
                 for former in self._names(rule, groups.get("was") or ""):
-                    yield self._claim(predicate, former, valid_to=start or said_at)
+                    yield self._claim(predicate, former, valid_to=start or said_at, latest_at=latest)
                 if instead := self._grammar.not_instead.match(rest):
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
-                yield self._claim(predicate, found, valid_from=start, valid_to=end)
+                yield self._claim(predicate, found, valid_from=start, valid_to=end, latest_at=latest)
                 if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
-                    yield self._end_of_all("spouse", match, start or said_at)
+                    yield self._end_of_all("spouse", match, start or said_at, latest)
 
     def _is_closed(self, rest: str) -> bool:
         left = rest.strip()
@@ -305,9 +307,10 @@ class _Sentence:
             return f"favorite_{self._grammar.favorites.get(what, what).replace(' ', '_')}"
         return self._grammar.kin[str(groups["kin"]).lower()] if rule.predicate == "kin" else rule.predicate
 
-    def _end_of_all(self, predicate: str, match: re.Match[str], at: datetime) -> Assertion:
+    def _end_of_all(self, predicate: str, match: re.Match[str], at: datetime, latest: datetime | None) -> Assertion:
         """The end of every object: its quote, the words of the form, is its only evidence."""
-        return replace(self._claim(predicate, "", operation=Operation.END, valid_to=at), quote=match.group())
+        claim = self._claim(predicate, "", operation=Operation.END, valid_to=at, latest_at=latest)
+        return replace(claim, quote=match.group())
 
     def _claim(
         self,
@@ -317,6 +320,7 @@ class _Sentence:
         operation: Operation = Operation.ASSERT,
         valid_from: datetime | None = None,
         valid_to: datetime | None = None,
+        latest_at: datetime | None = None,
     ) -> Assertion:
         return Assertion(
             subject=self._subject,
@@ -326,15 +330,16 @@ class _Sentence:
             operation=operation,
             valid_from=valid_from,
             valid_to=valid_to,
+            latest_at=latest_at,
             confidence=0.7,  # a form of words is no understanding
             sources=(self._turn.id,),
             quote=self._whole if self._whole in self._turn.content else None,
         )
 
-    def _validity(self, rule: FormRule, start: int, end: int) -> tuple[datetime | None, datetime | None]:
+    def _validity(self, rule: FormRule, start: int, end: int) -> "_Validity":
         """Start and end, as far as the words state them; an ending never has a start in the future."""
         if rule.is_timeless:
-            return None, None
+            return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
         words = self._clause_around(start, end)
         if grammar.dates:
@@ -363,19 +368,29 @@ class _Sentence:
         return not self._grammar.stops.search(before) and dates.find(before, self._turn.occurred_at) is None
 
 
-def _period(words: str, said_at: datetime, *, ends: bool) -> tuple[datetime | None, datetime | None]:
+class _Validity(NamedTuple):
+    """Times of a statement; `latest` as in `Assertion.latest_at`."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    latest: datetime | None = None
+
+
+def _period(words: str, said_at: datetime, *, ends: bool) -> _Validity:
     if span := re.search(
         r"\b(?:from\b(.*?)\b(?:to|until|till)|since\b(.*?)\b(?:until|till))\b(.*)", words, re.IGNORECASE
     ):
         began, ended = dates.find(span[1] or span[2] or "", said_at), dates.find(span[3], said_at)
         if began and ended and began.start < ended.end <= said_at:
-            return began.start, ended.end
+            return _Validity(began.start, ended.end)
     period = dates.find(words, said_at)
     if re.search(r"\b(?:until|till)\b", words, re.IGNORECASE) and period and period.start <= said_at:
-        return None, min(period.end, said_at)
-    if ends:
-        return None, (period.start if period and period.start <= said_at else said_at)
-    return (None, None) if period is None or period.start > said_at else (period.start, None)
+        return _Validity(None, min(period.end, said_at))
+    if period is None or period.start > said_at:
+        return _Validity(None, said_at if ends else None)
+    is_lasting = re.search(r"\bsince\b", words, re.IGNORECASE) is not None  # true at the time of the message
+    latest = said_at if is_lasting else min(period.end - timedelta(microseconds=1), said_at)
+    return _Validity(None, period.start, latest) if ends else _Validity(period.start, None, latest)
 
 
 def _key(belief: Belief) -> tuple[str, str, str]:

@@ -49,7 +49,7 @@ class RuleProfiler:
         self, current: Mapping[str, Json], turns: Sequence[TurnText], schema: Mapping[str, Json] | None
     ) -> Traits:
         """What the turns change. Of a schema, traits whose names are predicates can be filled, for a single speaker."""
-        spoken = [turn for turn in turns if turn.trusted]
+        spoken = sorted((turn for turn in turns if turn.trusted), key=lambda turn: turn.occurred_at)
         if schema is not None and len({turn.name for turn in spoken}) > 1:
             return Traits(values={}, evidence={}, usage=Usage(model=self.name))
         allowed = None if schema is None else set(schema.get("properties", {}))

@@ -278,6 +278,7 @@ def _erase_assertions(
                 said_at=max(rest, default=claim.said_at) if claim.said_at in lost else claim.said_at,
                 valid_from=min(rest, default=None) if claim.valid_from in lost else claim.valid_from,
                 valid_to=None if claim.valid_to in lost else claim.valid_to,
+                latest_at=max(rest, default=None) if claim.latest_at in lost else claim.latest_at,
             )
             run.put(rows, id_, replace(one, claim=claim))
             forgotten |= lost
@@ -297,7 +298,7 @@ def _remove_times(run: MemoryTransaction, key: tuple[str, str], forgotten: set[d
 
 
 def _times(claim: Assertion) -> set[datetime | None]:
-    return {claim.said_at, claim.valid_from, claim.valid_to}
+    return {claim.said_at, claim.valid_from, claim.valid_to, claim.latest_at}
 
 
 def _forget_traits(run: MemoryTransaction, key: tuple[str, str], gone: set[EpisodeId]) -> int:

@@ -19,6 +19,7 @@ from aftermind.types import (
     Scope,
 )
 from aftermind.types.message import UNDONE
+from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Tombstone
 
 _DOING = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING, JobState.DEAD, JobState.DISCARDED)
@@ -109,9 +110,17 @@ class InMemoryLearning:
         return found
 
     async def users(
-        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+        self,
+        tx: Transaction,
+        namespace: str,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int = 100,
+        groups: bool = False,
     ) -> list[UserInfo]:
         named = sorted(user for _, user in mem(tx).owners(namespace) if user.startswith(prefix))
+        named = [user for user in named if groups or not user.startswith(GROUP_PREFIX)]
         found: list[UserInfo] = []
         for user in [user for user in named if after is None or user > after]:
             owner = Scope(namespace=namespace, user_id=user or None)

@@ -20,8 +20,8 @@ _OWNED = "namespace = :namespace AND user_id = :user"
 # By `assertions_subject`; everything of the owner by the primary key.
 _SAID = text(
     f"""
-    SELECT id, subject, predicate, object, operation, said_at, valid_from, valid_to, confidence, cardinality, sources,
-           place, extractor
+    SELECT id, subject, predicate, object, operation, said_at, valid_from, valid_to, latest_at, confidence, cardinality,
+           sources, place, extractor
     FROM aftermind.assertions
     WHERE {_OWNED} AND (CAST(:about AS bigint[]) IS NULL OR subject_key = ANY(CAST(:about AS bigint[])))
     ORDER BY said_at, id
@@ -30,16 +30,17 @@ _SAID = text(
 _KEEP = text(
     """
     INSERT INTO aftermind.assertions (namespace, user_id, id, subject_key, subject, predicate, object, operation,
-                                      said_at, valid_from, valid_to, confidence, cardinality, sources, place, extractor)
+                                      said_at, valid_from, valid_to, latest_at, confidence, cardinality, sources,
+                                      place, extractor)
     SELECT :namespace, :user, id, subject_key, subject, predicate, object, operation, said_at, valid_from, valid_to,
-           confidence, cardinality, CAST(sources AS uuid[]), place, extractor
+           latest_at, confidence, cardinality, CAST(sources AS uuid[]), place, extractor
     FROM unnest(CAST(:ids AS uuid[]), CAST(:abouts AS bigint[]), CAST(:subjects AS text[]),
                 CAST(:predicates AS text[]), CAST(:objects AS text[]), CAST(:operations AS text[]),
                 CAST(:saids AS timestamptz[]), CAST(:valid_froms AS timestamptz[]), CAST(:valid_tos AS timestamptz[]),
-                CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]), CAST(:sources AS text[]),
-                CAST(:places AS int[]), CAST(:extractors AS text[]))
-         AS given (id, subject_key, subject, predicate, object, operation, said_at, valid_from, valid_to, confidence,
-                   cardinality, sources, place, extractor)
+                CAST(:latests AS timestamptz[]), CAST(:confidences AS float8[]), CAST(:cardinalities AS text[]),
+                CAST(:sources AS text[]), CAST(:places AS int[]), CAST(:extractors AS text[]))
+         AS given (id, subject_key, subject, predicate, object, operation, said_at, valid_from, valid_to, latest_at,
+                   confidence, cardinality, sources, place, extractor)
     ON CONFLICT DO NOTHING
     """
 )
@@ -75,6 +76,7 @@ async def put(
         "saids": [claim.said_at for claim in claims],
         "valid_froms": [claim.valid_from for claim in claims],
         "valid_tos": [claim.valid_to for claim in claims],
+        "latests": [claim.latest_at for claim in claims],
         "confidences": [claim.confidence for claim in claims],
         "cardinalities": [claim.cardinality.value if claim.cardinality else None for claim in claims],
         "sources": ["{" + ",".join(map(str, claim.sources)) + "}" for claim in claims],
@@ -93,6 +95,7 @@ def _to_assertion(row: Row[Any]) -> RecordedAssertion:  # Any: a row of `claims`
         operation=Operation(row.operation),
         valid_from=row.valid_from,
         valid_to=row.valid_to,
+        latest_at=row.latest_at,
         confidence=row.confidence,
         cardinality=Cardinality(row.cardinality) if row.cardinality else None,
         sources=tuple(EpisodeId(source) for source in row.sources),

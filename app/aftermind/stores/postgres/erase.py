@@ -64,13 +64,14 @@ _EPISODES = text(
     ), unsaid AS (
         DELETE FROM aftermind.assertions
         WHERE {_OWNED} AND sources <> '{{}}' AND sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
-        RETURNING said_at, valid_from, valid_to
+        RETURNING said_at, valid_from, valid_to, latest_at
     ), said_in_part AS (
         UPDATE aftermind.assertions AS claims
         SET sources = rest.sources,
             said_at = CASE WHEN said_at = ANY(rest.lost) THEN coalesce(rest.last, said_at) ELSE said_at END,
             valid_from = CASE WHEN valid_from = ANY(rest.lost) THEN rest.first ELSE valid_from END,
-            valid_to = CASE WHEN valid_to = ANY(rest.lost) THEN NULL ELSE valid_to END
+            valid_to = CASE WHEN valid_to = ANY(rest.lost) THEN NULL ELSE valid_to END,
+            latest_at = CASE WHEN latest_at = ANY(rest.lost) THEN rest.last ELSE latest_at END
         FROM (
             SELECT shared.id, rest.* FROM aftermind.assertions AS shared, LATERAL (
                 SELECT array_agg(source) FILTER (WHERE gone.id IS NULL) AS sources,
@@ -84,15 +85,15 @@ _EPISODES = text(
               AND NOT shared.sources <@ (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
         ) AS rest
         WHERE {_OWNED} AND claims.id = rest.id
-        RETURNING claims.id, said_at, valid_from, valid_to, rest.lost
+        RETURNING claims.id, said_at, valid_from, valid_to, latest_at, rest.lost
     ), forgotten AS (
-        SELECT unnest(ARRAY[said_at, valid_from, valid_to]) AS at FROM unsaid
+        SELECT unnest(ARRAY[said_at, valid_from, valid_to, latest_at]) AS at FROM unsaid
         UNION ALL SELECT unnest(ARRAY[valid_from, valid_to]) FROM facts
         UNION ALL SELECT unnest(lost) FROM said_in_part
         EXCEPT
-        (SELECT unnest(ARRAY[said_at, valid_from, valid_to]) FROM aftermind.assertions
+        (SELECT unnest(ARRAY[said_at, valid_from, valid_to, latest_at]) FROM aftermind.assertions
          WHERE {_OWNED} AND NOT sources && (SELECT coalesce(array_agg(id), '{{}}') FROM gone)
-         UNION ALL SELECT unnest(ARRAY[said_at, valid_from, valid_to]) FROM said_in_part)
+         UNION ALL SELECT unnest(ARRAY[said_at, valid_from, valid_to, latest_at]) FROM said_in_part)
     ), undated AS (
         UPDATE aftermind.facts
         SET valid_from = CASE WHEN valid_from IN (SELECT at FROM forgotten) THEN NULL ELSE valid_from END,

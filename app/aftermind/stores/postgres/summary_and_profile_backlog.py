@@ -13,6 +13,7 @@ from aftermind.stores.postgres.encrypted_columns import open_episodes
 from aftermind.stores.postgres.rows import EPISODE_COLUMNS, to_episode
 from aftermind.stores.protocol import DrewOn, ExtractionOutcome, UserInfo
 from aftermind.types import Episode, EpisodeId, ExtractionResult, ExtractionState, JobId, Scope
+from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.tombstone import Tombstone
 
 _OWNED = "namespace = :namespace AND user_id = :user"
@@ -106,6 +107,7 @@ _USERS = text(
     WHERE users.namespace = :namespace
       AND users.user_id >= :prefix AND users.user_id < CAST(:prefix AS text) || chr(1114111)
       AND (CAST(:after AS text) IS NULL OR users.user_id > :after)
+      AND (CAST(:groups AS boolean) OR NOT starts_with(users.user_id, :group_prefix))
       AND (newest.stored_at IS NOT NULL
            OR EXISTS (SELECT FROM aftermind.blocks AS b
                       WHERE b.namespace = users.namespace AND b.user_id = users.user_id)
@@ -188,9 +190,17 @@ class PostgresLearning:
         return [Scope(namespace=namespace, user_id=row.user_id or None) for row in rows]
 
     async def users(
-        self, tx: Transaction, namespace: str, *, prefix: str = "", after: str | None = None, limit: int = 100
+        self,
+        tx: Transaction,
+        namespace: str,
+        *,
+        prefix: str = "",
+        after: str | None = None,
+        limit: int = 100,
+        groups: bool = False,
     ) -> list[UserInfo]:
-        rows = await pg(tx).rows(_USERS, namespace=namespace, prefix=prefix, after=after, limit=limit)
+        wanted = {"prefix": prefix, "after": after, "groups": groups, "group_prefix": GROUP_PREFIX}
+        rows = await pg(tx).rows(_USERS, namespace=namespace, limit=limit, **wanted)
         return [
             UserInfo(user_id=row.user_id or None, last_at=None if row.last_at is None else row.last_at.astimezone(UTC))
             for row in rows

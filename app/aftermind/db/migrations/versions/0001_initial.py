@@ -269,6 +269,7 @@ CREATE TABLE aftermind.assertions (
     said_at timestamptz NOT NULL,
     valid_from timestamptz,
     valid_to timestamptz,
+    latest_at timestamptz,
     confidence double precision NOT NULL,
     cardinality text,
     sources uuid[] NOT NULL,

@@ -1,0 +1,72 @@
+"""A newer statement whose time is a day, a month or a year comes after an older one of the same period."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+
+from aftermind import Memory, Message, Settings
+from tests.support.learning import AT_ONCE
+
+
+@pytest.fixture
+async def memory() -> AsyncIterator[Memory]:
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=Settings(**AT_ONCE)) as opened:
+        yield opened
+
+
+async def say(memory: Memory, *said: tuple[str, datetime]) -> list[str]:
+    """Remember messages in sessions of their own; the objects of the facts that are true now."""
+    for text, at in said:
+        message = Message.user(text, occurred_at=at)
+        await (await memory.remember([message], user_id="ann", session_id=at.isoformat())).extracted(timeout=30)
+    return [fact.object for fact in await memory.facts.query(user_id="ann")]
+
+
+def day(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> datetime:
+    return datetime(year, month, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "after", "later", "current"),
+    [
+        ("I live in Ghent.", day(2025, 3, 10), "I moved to Bruges in 2025.", day(2025, 11, 1), ["Bruges"]),
+        ("I live in Ghent.", day(2026, 3, 10), "I moved to Bruges last month.", day(2026, 4, 5), ["Bruges"]),
+        ("I live in Ghent.", day(2026, 3, 10), "I moved to Bruges yesterday.", day(2026, 3, 11), ["Bruges"]),
+        ("I live in Hull.", day(2026, 2, 20, 9), "I moved to York today.", day(2026, 2, 20, 9, 5), ["York"]),
+        ("Ich wohne in Graz.", day(2026, 2, 20, 9), "Ich wohne jetzt in Linz.", day(2026, 2, 20, 19), ["Linz"]),
+        ("I work at Acco.", day(2026, 2, 20), "I've worked at Barco since February.", day(2026, 3, 1), ["Barco"]),
+        ("I live in Ghent.", day(2025, 3, 10), "I have lived in Bruges since 2020.", day(2026, 3, 1), ["Bruges"]),
+        ("I work at Acco.", day(2026, 2, 20), "I left Acco in February 2026.", day(2026, 3, 1), []),
+        ("I work at Acco.", day(2026, 2, 20, 9), "I quit my job today.", day(2026, 2, 20, 9, 5), []),
+        ("I have a dog named Rex.", day(2026, 2, 20, 9), "Rex died today.", day(2026, 2, 20, 9, 5), []),
+        # What is of another period keeps its time.
+        ("I live in Ghent.", day(2025, 3, 10), "I moved to Bruges in 2020.", day(2026, 3, 1), ["Ghent"]),
+        ("I live in Ghent.", day(2025, 3, 10), "I moved to Ghent in 2025.", day(2026, 3, 1), ["Ghent"]),
+    ],
+)
+async def test_the_newer_of_two_statements_is_current(
+    memory: Memory, before: str, at: datetime, after: str, later: datetime, current: list[str]
+) -> None:
+    assert await say(memory, (before, at), (after, later)) == current
+
+    facts = await memory.facts.history(user_id="ann")
+    assert all(fact.valid_to is None or fact.valid_from is None or fact.valid_from < fact.valid_to for fact in facts)
+
+
+async def test_a_change_within_a_named_month_is_of_that_month(memory: Memory) -> None:
+    await say(memory, ("I live in Ghent.", day(2026, 3, 10)), ("I moved to Bruges last month.", day(2026, 4, 5)))
+
+    homes = {fact.object: fact for fact in await memory.facts.history("user", "lives_in", user_id="ann")}
+
+    assert homes["Bruges"].valid_from is not None
+    assert day(2026, 3, 10) < homes["Bruges"].valid_from < day(2026, 4, 1)
+
+
+async def test_a_forget_of_the_older_statement_gives_the_newer_one_its_own_time(memory: Memory) -> None:
+    await say(memory, ("I live in Ghent.", day(2026, 3, 10)), ("I moved to Bruges last month.", day(2026, 4, 5)))
+
+    await memory.forget(user_id="ann", session_id=day(2026, 3, 10).isoformat())
+
+    [bruges] = await memory.facts.query(user_id="ann")
+    assert (bruges.object, bruges.valid_from) == ("Bruges", day(2026, 3, 1))
