@@ -6,7 +6,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind import errors
 from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, out
@@ -73,7 +72,7 @@ def revoke(
 ) -> dict[str, str]:
     """Revoke an API key permanently. Running services apply this within 5 seconds."""
     if not terminal.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
-        raise errors.NotThere("valid API key", key_id)
+        raise terminal.missing("id", key_id, namespace, "api-keys")
     out.print(f"{key_id} is revoked.")
     return {"revoked": key_id}
 

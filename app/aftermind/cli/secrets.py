@@ -133,6 +133,7 @@ class _Files:
 
     def replace(self, name: str, text: str) -> None:
         """Write a file, whatever it held."""
+        self.made += 1
         private_files.write(self._folder / name, text.encode(), mode=READABLE)
         self._give(self._folder / name)
 

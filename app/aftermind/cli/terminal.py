@@ -131,6 +131,13 @@ def show(shown: Table | str, *, wide: bool = False) -> None:
         print_table(shown, wide=wide)
 
 
+def missing(option: str, value: str, namespace: str | None, family: str) -> errors.InvalidFilter:
+    """The error for an id that a namespace does not have, of the commands `family`."""
+    where = namespace or Settings().namespace
+    why = f"namespace {where!r} has none with it. `aftermind {family} list` lists them; --namespace names another one."
+    return errors.InvalidFilter(option, value, why)
+
+
 def note_limit(found: Sequence[object], limit: int) -> None:
     """Note below a list that it may be incomplete, if it is as long as its limit."""
     if len(found) >= limit:

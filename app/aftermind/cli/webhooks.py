@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from aftermind import errors
 from aftermind.cli import terminal
 from aftermind.cli.dead_letters import match_short_id
 from aftermind.cli.terminal import Namespace, out
@@ -81,7 +80,7 @@ def rotate_secret(
 
     rotated = terminal.with_memory(work)
     if rotated is None:
-        raise errors.NotThere("webhook", webhook_id)
+        raise terminal.missing("id", webhook_id, namespace, "webhooks")
     until = rotated.webhook.former_secret_until
     ends = "no longer signs" if until is None else f"signs too until {terminal.when(until)}"
     terminal.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
@@ -98,7 +97,7 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
         return await memory.webhooks.enable(await _find_id(memory, webhook_id, namespace), namespace=namespace)
 
     if not terminal.with_memory(work):
-        raise errors.NotThere("webhook", webhook_id)
+        raise terminal.missing("id", webhook_id, namespace, "webhooks")
     out.print(f"{webhook_id} is tried again.")
     return {"enabled": webhook_id}
 
@@ -112,7 +111,7 @@ def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
         return await memory.webhooks.delete(await _find_id(memory, webhook_id, namespace), namespace=namespace)
 
     if not terminal.with_memory(work):
-        raise errors.NotThere("webhook", webhook_id)
+        raise terminal.missing("id", webhook_id, namespace, "webhooks")
     out.print(f"{webhook_id} gets nothing any more.")
     return {"deleted": webhook_id}
 
@@ -123,7 +122,7 @@ async def _find_id(memory: Memory, given: str, namespace: str | None) -> Webhook
         return WebhookId(UUID(given))
     listed = await memory.webhooks.list(namespace=namespace)
     if (found := match_short_id([hook.id for hook in listed], given)) is None:
-        raise errors.NotThere("webhook", given)
+        raise terminal.missing("id", given, namespace, "webhooks")
     return found
 
 

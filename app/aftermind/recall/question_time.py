@@ -68,7 +68,9 @@ _RELATIVE = re.compile(
     r"\b(?:ago|last|past|this|next|today|yesterday|tonight|since|after|before|until|till)\b", re.IGNORECASE
 )
 _FORMERLY = re.compile(
-    r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago)\b", re.IGNORECASE
+    r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago|"
+    r"(?:was|were) (?:my|our|his|her|their|the) first|vor|früher|bevor|avant|auparavant|antes)\b",
+    re.IGNORECASE,
 )
 # "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not.
 _EVER = re.compile(

@@ -840,6 +840,25 @@ async def test_a_question_that_names_what_has_ended_has_its_start_or_its_end_fir
 
 
 @pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        (("I work at Acme.", "I work at Globex."), "What was my first job?"),
+        (("Ich wohne in Graz.", "Ich wohne in Linz."), "Wo habe ich vor Linz gewohnt?"),
+        (("J'habite à Nantes.", "J'habite à Brest."), "Où habitais-je avant Brest ?"),
+    ],
+)
+async def test_the_former_fact_answers_a_question_about_what_was_first_or_before(
+    empty: Memory, said: tuple[str, str], question: str
+) -> None:
+    await say(empty, (said[0], (2022, 3, 3)), (said[1], (2024, 3, 3)))
+
+    found = await empty.recall_scored(question, user_id="vera", load=["facts"])
+
+    assert isinstance(found[0].item, Fact)
+    assert found[0].item.valid_to is not None
+
+
+@pytest.mark.parametrize(
     ("question", "homes"),
     [
         ("Where have I lived?", {"Oslo", "Bergen"}),
