@@ -432,7 +432,7 @@ class Agent(_Face):
     ) -> None:
         self.memory = Memory(memory, settings=settings) if isinstance(memory, str | Mapping) else memory
         if self.memory is not None and not isinstance(self.memory, Memory):
-            why = "it is an `aftermind.sync.Memory`, a URL or a dict; `aftermind.Agent` takes an `aftermind.Memory`."
+            why = "pass an `aftermind.sync.Memory`, a URL or a dict; `aftermind.Agent` takes an `aftermind.Memory`."
             raise errors.InvalidSettings("memory", type(memory).__qualname__, why)
         self._behind = AsyncAgent(
             instructions,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
@@ -12,14 +13,19 @@ from aftermind.facts.predicates import folded
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
-from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, Lease, NewJob, Scope
+from aftermind.types import Episode, EpisodeId, Fact, JobId, JobKind, JobState, Lease, NewJob, Scope
 from aftermind.types.assertion import Assertion, RecordedAssertion
 from aftermind.types.job import session_key
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, reextract
-from aftermind_tasks.job_outcome_types import Done, Outcome
+from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
+
+# A correction waits for sessions with older messages, which may state what it is about: "I meant Bern, not Berlin".
+EARLIER_SESSION_WAIT = timedelta(seconds=1)
+EARLIER_SESSION_PATIENCE = timedelta(minutes=10)
+MAX_EARLIER_SESSIONS = 200
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -39,6 +45,8 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
             await runtime.ledger.finish(tx, lease, note="nothing was left to mine")
         return Done()
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)
+    if extraction is None:
+        return Snooze(after=EARLIER_SESSION_WAIT, why="an earlier session is extracted first", is_own=True)
     try:
         await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
     except extraction_call.AnswerVoid as exc:
@@ -63,14 +71,40 @@ async def _waiting(runtime: Runtime, lease: Lease) -> tuple[list[Episode], bool]
     return chosen, len(found) > len(chosen)
 
 
-async def _answer(runtime: Runtime, extractor: Extractor, lease: Lease, episodes: Sequence[Episode]) -> Extraction:
-    """The model's answer; one that an earlier try has kept is not asked for, nor paid, again."""
+async def _answer(
+    runtime: Runtime, extractor: Extractor, lease: Lease, episodes: Sequence[Episode]
+) -> Extraction | None:
+    """The model's answer; one that an earlier try has kept is not asked for, nor paid, again. None where it lacks what
+    an earlier session may state, which is not extracted yet.
+    """
     if lease.job.answer is not None and not extraction_call.is_void(lease.job.answer, episodes):
         return Extraction.from_json(lease.job.answer["extraction"])
     extraction = await extraction_call.ask(runtime, extractor, lease.job.scope, episodes)
+    if extraction.lacks_reference and await _has_earlier_session(runtime, lease, episodes):
+        return None
     kept = extraction_call.build_answer(episodes, extraction_call.FACTS, extraction=extraction.to_json())
     await extraction_call.save_answer(runtime, lease, kept, extraction.usage)
     return extraction
+
+
+async def _has_earlier_session(runtime: Runtime, lease: Lease, episodes: Sequence[Episode]) -> bool:
+    """Whether the user has another session with an older message that a job will extract."""
+    scope = lease.job.scope
+    if runtime.clock.utc_now() - lease.job.created_at > EARLIER_SESSION_PATIENCE:
+        return False
+    jobs = await runtime.ledger.jobs(
+        owner=scope.owner,
+        states=(JobState.QUEUED, JobState.RUNNING),
+        kinds=(JobKind.EXTRACT,),
+        limit=MAX_EARLIER_SESSIONS,
+    )
+    first = min(episode.occurred_at for episode in episodes)
+    async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
+        for session_id in {job.scope.session_id for job in jobs} - {scope.session_id}:
+            oldest = await runtime.store.unmined(tx, scope.owner, session_id, limit=1)
+            if oldest and oldest[0].occurred_at < first:
+                return True
+    return False
 
 
 async def _apply(

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.db.database_protocol import Transaction
-from aftermind.facts.profile_amendment import amended_traits, outdated_traits, replaced_by_calls
+from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls, updated_traits
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
 from aftermind.stores.protocol import EVERY_FACT
@@ -116,7 +116,7 @@ async def _corrected(
     rows = await runtime.store.facts(tx, owner, history=True, limit=EVERY_FACT)
     now = runtime.clock.utc_now()
     profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
-    newer = outdated_traits(profile, rows, now=now)
+    newer = updated_traits(profile, rows, now=now)
     ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
     if not ended:
         return newer
@@ -129,8 +129,8 @@ def _traits(
 ) -> dict[str, Trait | None]:  # Any: as above
     """The traits that the answer sets; an empty list deletes one: nothing of it is true any more.
 
-    Messages that are read again, after a forget, change no trait that rests on them, nor do older ones change a value
-    that is no list: a newer message or call has set it.
+    Messages that are read again, after a forget, change no trait that rests on them, nor do older messages than its own
+    change a text or a number.
     """
     values: Mapping[str, Json] = answer["values"]
     times = {str(each.id): each.occurred_at for each in read}
@@ -141,6 +141,7 @@ def _traits(
         evidence = _evidence(fresh, value, earlier)
         seen = [times[each] for each in fresh if each in times]
         if earlier is not None and _is_old(earlier, value, fresh, max(seen, default=None)):
+            found[name] = earlier
             continue
         if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):
             seen.append(earlier.last_message_at)
@@ -152,8 +153,8 @@ def _traits(
 def _is_old(earlier: Trait, value: Json, fresh: Sequence[str], last: datetime | None) -> bool:
     if {str(each) for each in earlier.evidence}.issuperset(fresh):
         return True
-    newest = earlier.last_message_at or earlier.updated_at
-    return not isinstance(value, list) and last is not None and newest is not None and last < newest
+    newest = earlier.last_message_at
+    return not isinstance(value, list | dict) and last is not None and newest is not None and last < newest
 
 
 def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from typing import Any
 from uuid import UUID
 
 from aftermind import errors
@@ -41,6 +42,7 @@ from aftermind.types.assertion import RecordedAssertion
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof
 from aftermind.types.items import feedback_name
+from aftermind.types.plain_values import to_plain
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.uuid7 import uuid7
@@ -86,6 +88,14 @@ class Export:
     spending: tuple[DailyUsage, ...] = ()
     assertions: tuple[RecordedAssertion, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON, but for times
+        """As `aftermind export` writes it and `aftermind ingest` reads it: dicts, lists, texts, numbers and times.
+
+        Web frameworks write times as ISO 8601; `json.dumps(exported.to_json(), default=str)` does so too.
+        """
+        found: dict[str, Any] = to_plain(self)
+        return found
 
     def __repr__(self) -> str:
         return f"<Export of {self.scope.user_id!r}: {len(self.episodes)} episodes, {len(self.facts)} facts>"
@@ -155,10 +165,10 @@ async def erase(
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
+    turns = await _erase_from_ledger(ledger, tx, stone)  # before its rows, whose payloads go with them
     counts = await store.forget(tx, stone)
     if drew_on.claims and not stone.is_whole:
         counts["facts"] += await _resolve_facts(store, tx, stone.owner, drew_on.claims)
-    turns = await _erase_from_ledger(ledger, tx, stone)
     if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     if is_indexed:

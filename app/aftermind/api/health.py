@@ -374,7 +374,7 @@ async def _encryption(parts: Parts) -> str:
 
 
 async def _webhooks(parts: Parts) -> str:
-    """Of every tenant that the role can read."""
+    """Webhooks that are disabled or fail, of every tenant that the role can read."""
     async with parts.operations.transaction(namespace=parts.operations_namespace, read_only=True) as tx:
         disabled, failing = await parts.webhook_rows.unwell(tx, parts.operations_namespace)
     if not disabled and not failing:

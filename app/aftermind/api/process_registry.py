@@ -65,7 +65,7 @@ def announced_state(settings: Settings, **options: object) -> dict[str, list[str
         name: value
         for name, value in settings.model_dump(exclude_defaults=True).items()
         if name not in COMPARED_SETTINGS
-        and not name.endswith(("_url", "_urls"))  # it may have a password
+        and not name.endswith("_url")  # it may have a password
         and (isinstance(value, str | int | float) or name in ANNOUNCED_TABLES)
     }
     listed = [f"{name}={value}" for name, value in {**options, **others}.items() if value is not None]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID
 
 import orjson
@@ -27,9 +27,7 @@ from aftermind.types.timestamps import before_now
 
 MAX_SEARCHED = 1_000  # of the latest dead letters, for an id that is given by its end
 DEAD_OR_ENDED = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
-MIN_ID_CHARACTERS = 6
 MAX_USER_CHARACTERS = 14  # in a table of 80 columns
-Id = TypeVar("Id", bound=UUID)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 Kinds = Annotated[list[JobKind] | None, typer.Option("--kind", "-k", help="Of this kind. May be repeated.")]
@@ -223,16 +221,10 @@ async def _find_id(memory: Memory, given: str) -> JobId:
     with contextlib.suppress(ValueError):
         return JobId(UUID(given))
     listed = await memory.job_admin.list(JobFilter(states=DEAD_OR_ENDED), limit=MAX_SEARCHED)
-    if (found := match_short_id([job.id for job in listed], given)) is None:
+    if (found := terminal.match_short_id([job.id for job in listed], given)) is None:
         why = "it is not the end of one dead letter's id; `aftermind dead-letters list --wide` has whole ids."
         raise errors.InvalidFilter("job", given, why)
     return found
-
-
-def match_short_id(ids: Iterable[Id], given: str) -> Id | None:
-    """The one id that ends with the given text; None if there is none, or several."""
-    found = [each for each in set(ids) if len(given) >= MIN_ID_CHARACTERS and str(each).endswith(given)]
-    return found[0] if len(found) == 1 else None
 
 
 @dead.command()

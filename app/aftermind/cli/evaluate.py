@@ -170,7 +170,8 @@ def show(summary: Summary, names: Sequence[str]) -> None:
     if not summary.means:
         terminal.warn("No evidence of any question is stored. Check --user and --namespace.")
         return
-    _list_questions("Not all of the evidence is in the largest block", summary.missed)
+    of_first = f" of {names[0]}" if len(names) > 1 else ""
+    _list_questions(f"Not all of the evidence is in the largest block{of_first}", summary.missed)
     _list_questions("Left out, because the evidence is not stored", summary.not_stored)
 
 

@@ -1,12 +1,13 @@
 """`aftermind users`, `export`, `forget`, `remains`: export and erase all data of a user."""
 
 import asyncio
+import shlex
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -20,6 +21,7 @@ from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.stores.protocol import UserInfo
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
@@ -28,7 +30,8 @@ from aftermind.types.scope import GROUP_PREFIX
 OWNED = "owned: rows with the user's id, whatever their content."
 NOT_SEARCHED = (
     "Not searched: backups and archived WAL, freed pages of Postgres until vacuum overwrites them, the append-only "
-    "file of Redis until it is rewritten, logs outside the state folder, and data kept by model providers."
+    "file of Redis until it is rewritten, archives of retention policies, logs outside the state folder, and data "
+    "kept by model providers."
 )
 
 USERS_PER_PAGE = 1_000
@@ -178,7 +181,7 @@ def forget(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     wide: EveryPlace = False,
-) -> Forgot:
+) -> Forgot | dict[str, Any]:  # Any: JSON
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
 
     With --prove the exit code is 1 if content remains or a place could not be searched.
@@ -204,9 +207,12 @@ def forget(
     counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
     out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
     if gone.proof is not None:
-        _show_proof(gone.proof, wide=wide)
+        _show_proof(gone.proof, user, namespace, wide=wide)
+        about = {"user_id": user, "namespace": namespace or Settings().namespace, "not_searched": NOT_SEARCHED}
+        shown = {"is_erased": gone.proof.after.is_erased, **about, **terminal.to_plain(gone)}
         if not gone.proof.after.is_clean:
-            raise terminal.ExitWithResult(1, gone)
+            raise terminal.ExitWithResult(1, shown)
+        return shown
     return gone
 
 
@@ -246,7 +252,7 @@ def verify_erasure(
     return found
 
 
-def _show_proof(proof: ErasureProof, *, wide: bool) -> None:
+def _show_proof(proof: ErasureProof, user: str | None, namespace: str | None, *, wide: bool) -> None:
     table = _places("place", "searched", "before", "after", "owned", "result")
     earlier = {place.name: place for place in proof.before.places}
     listed = [
@@ -263,7 +269,9 @@ def _show_proof(proof: ErasureProof, *, wide: bool) -> None:
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
         f"Deletion took {proof.seconds:.2f} s. {OWNED}\n{NOT_SEARCHED}"
     )
-    _show_result(proof.after, f" Repeat: aftermind verify-erasure --text {proof.canary}")
+    owner = "--anonymous" if user is None else f"--user {shlex.quote(user)}"
+    owner += "" if namespace is None else f" --namespace {shlex.quote(namespace)}"
+    _show_result(proof.after, f" Repeat: aftermind verify-erasure {owner} --text {proof.canary}")
 
 
 def _show_result(found: ErasureReport, remedy: str = "") -> None:

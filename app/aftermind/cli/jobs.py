@@ -140,7 +140,7 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
     async def work(memory: Memory) -> Timeline:
         where = namespace or memory.namespace
         whole = await _whole_id(memory, any_id, where)
-        if dead_letters.MIN_ID_CHARACTERS <= len(whole) < FULL_ID_CHARACTERS:
+        if terminal.MIN_ID_CHARACTERS <= len(whole) < FULL_ID_CHARACTERS:
             why = f"no job of namespace {where!r} has an id with this end; --namespace names another one. "
             why += "Ids of episodes and facts are needed whole."
             raise errors.InvalidFilter("id", any_id, why)
@@ -163,14 +163,14 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
 
 async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
     """The id of the latest job of the namespace whose id ends with the given text; else the text itself."""
-    if not dead_letters.MIN_ID_CHARACTERS <= len(given) < FULL_ID_CHARACTERS:
+    if not terminal.MIN_ID_CHARACTERS <= len(given) < FULL_ID_CHARACTERS:
         return given
     listed = await memory.job_admin.list(JobFilter(namespace=namespace), limit=dead_letters.MAX_SEARCHED)
     ids = [job.id for job in listed]
     with suppress(errors.RedisUnavailable):
         pending = await memory.job_admin.pending_turns(namespace=namespace, limit=MAX_PENDING_SEARCHED)
         ids += [turn.job_id for turn in pending]
-    return str(dead_letters.match_short_id(ids, given) or given)
+    return str(terminal.match_short_id(ids, given) or given)
 
 
 @jobs.command()

@@ -60,7 +60,7 @@ def reextract(
 ) -> ReplayPlan | Sequence[DryRunResult]:
     """Repeat fact extraction for stored episodes. Facts that are not found again are superseded; none is deleted.
 
-    The exit code is 1 if the plan was paused or aborted, or jobs failed.
+    The exit code is 1 if the plan was paused or aborted, or if jobs failed.
     """
     if session is not None and user is None:
         raise errors.InvalidFilter("session", session, "set the session's user with --user.")

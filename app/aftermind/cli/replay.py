@@ -121,7 +121,7 @@ def start(
 ) -> ReplayPlan:
     """Start or resume a plan. Workers of the queue memory.replay run it.
 
-    With --wait the exit code is 1 if the plan ended before its end, or jobs failed again.
+    With --wait the exit code is 1 if the plan was paused or aborted, or if jobs failed again.
     """
 
     async def work(memory: Memory) -> ReplayPlan:

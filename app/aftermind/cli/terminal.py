@@ -1,17 +1,14 @@
 """Output of the command: one console for results, one for messages."""
 
 import asyncio
-import base64
 import inspect
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from itertools import islice
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -29,6 +26,7 @@ from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.audit import Action
 from aftermind.types.job import to_dollars
+from aftermind.types.plain_values import to_plain as to_plain
 
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
     from aftermind.api.address_resolution import Addresses
@@ -36,6 +34,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command need
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Id = TypeVar("Id", bound=UUID)
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
 
@@ -49,6 +48,7 @@ Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namesp
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, typer.Option("--wide", "-w", help="Show all columns, whatever the width of the terminal.")]
 WIDE_COLUMNS = 240
+MIN_ID_CHARACTERS = 6  # of the end of an id that is given in place of it
 MIN_FLEXIBLE_COLUMNS = 40  # a message or an error that is cut to less cannot be read
 
 
@@ -91,25 +91,6 @@ def with_json(command: Callable[P, T]) -> Callable[P, T]:
     call.__dict__["__signature__"] = signature.replace(parameters=[*signature.parameters.values(), option])
     call.__annotations__ = {**command.__annotations__, "json": AsJson}
     return call
-
-
-def to_plain(value: Any) -> Any:  # Any: whatever a dataclass holds, as JSON
-    """Dataclasses, mappings and sequences as what orjson takes; bytes as base64."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, dict) or hasattr(value, "items"):
-        return {str(key): to_plain(each) for key, each in value.items()}
-    if isinstance(value, frozenset | set):
-        return sorted(map(to_plain, value), key=str)  # the same each time
-    if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, UUID | PurePath):  # a driver's UUID is a subclass, which orjson does not take
-        return str(value)
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def make_table(*titles: str, flexible: str) -> Table:
@@ -205,6 +186,12 @@ def _print_with_lines_below(shown: Table, place: int, terminal: Console) -> None
             text.no_wrap, text.overflow = False, "fold"
             if text.plain.strip():
                 terminal.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim", soft_wrap=False)
+
+
+def match_short_id(ids: Iterable[Id], given: str) -> Id | None:
+    """The one id that ends with the given text; None if there is none, or several."""
+    found = [each for each in set(ids) if len(given) >= MIN_ID_CHARACTERS and str(each).endswith(given)]
+    return found[0] if len(found) == 1 else None
 
 
 def short_id(value: object) -> str:

@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind.cli import terminal
-from aftermind.cli.dead_letters import match_short_id
 from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.types.webhook import NewWebhook, Webhook, WebhookId
@@ -93,13 +92,15 @@ def rotate_secret(
 def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Enable a webhook again and deliver its pending events now."""
 
-    async def work(memory: Memory) -> bool:
-        return await memory.webhooks.enable(await _find_id(memory, webhook_id, namespace), namespace=namespace)
+    async def work(memory: Memory) -> WebhookId | None:
+        found = await _find_id(memory, webhook_id, namespace)
+        return found if await memory.webhooks.enable(found, namespace=namespace) else None
 
-    if not terminal.with_memory(work):
+    found = terminal.with_memory(work)
+    if found is None:
         raise terminal.missing("id", webhook_id, namespace, "webhooks")
     out.print(f"{webhook_id} is tried again.")
-    return {"enabled": webhook_id}
+    return {"enabled": str(found)}
 
 
 @webhooks.command()
@@ -107,21 +108,23 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
 def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Delete a webhook and its pending events."""
 
-    async def work(memory: Memory) -> bool:
-        return await memory.webhooks.delete(await _find_id(memory, webhook_id, namespace), namespace=namespace)
+    async def work(memory: Memory) -> WebhookId | None:
+        found = await _find_id(memory, webhook_id, namespace)
+        return found if await memory.webhooks.delete(found, namespace=namespace) else None
 
-    if not terminal.with_memory(work):
+    found = terminal.with_memory(work)
+    if found is None:
         raise terminal.missing("id", webhook_id, namespace, "webhooks")
     out.print(f"{webhook_id} gets nothing any more.")
-    return {"deleted": webhook_id}
+    return {"deleted": str(found)}
 
 
 async def _find_id(memory: Memory, given: str, namespace: str | None) -> WebhookId:
-    """The id that is given, or that of the webhook of the namespace whose id ends with it."""
+    """The id that is given, or that of the one webhook of the namespace whose id ends with it."""
     with suppress(ValueError):
         return WebhookId(UUID(given))
     listed = await memory.webhooks.list(namespace=namespace)
-    if (found := match_short_id([hook.id for hook in listed], given)) is None:
+    if (found := terminal.match_short_id([hook.id for hook in listed], given)) is None:
         raise terminal.missing("id", given, namespace, "webhooks")
     return found
 

@@ -20,8 +20,8 @@ class Folding:
     A single-valued predicate has a timeline: a new object ends the one that was valid when it begins. A multi-valued
     one accumulates. The same assertion strengthens; a retraction reverts earlier assertions, and reopens facts that
     they had ended. Where the message of a retraction then states another object of a single-valued predicate, without a
-    time, that object has the start of the retracted one: "I meant Basel, not Bern". A change "today" or "in 2025" comes
-    after what was stated earlier and is of the same day or year.
+    time, that object has the start of the retracted one: "I meant Basel, not Bern". A claim whose time is
+    a period ("today", "in 2025") comes after facts that an earlier message began within that period.
     """
 
     owner: Scope
@@ -35,31 +35,35 @@ class Folding:
 
     def believe(self, said: RecordedAssertion) -> None:
         """Fold one claim in."""
-        claim = self._after_earlier_ones(said.claim)
+        claim = self._shift_behind_overlapped(said.claim)
         if claim.operation is Operation.RETRACT:
             self._retract(claim)
         elif claim.operation is Operation.END:
-            self._end(claim)
+            self._end(claim, said.claim.valid_to or claim.said_at)
         elif claim.cardinality is Cardinality.SINGLE:
             self._assert_single(claim, said.extractor)
         else:
             self._assert_multi(claim, said.extractor)
 
-    def _after_earlier_ones(self, claim: Assertion) -> Assertion:
-        """The claim at the latest moment that its time may be, where what it ends began after the earliest."""
+    def _shift_behind_overlapped(self, claim: Assertion) -> Assertion:
+        """The claim with its time at `latest_at`, if a fact that it ends began after the earliest moment of its time.
+
+        Not where its own object began within that time: then it is told again.
+        """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:
             return claim
-        if claim.valid_to is not None:
-            ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
+        is_end = claim.valid_to is not None
+        if is_end:
+            overlapped = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
         elif claim.cardinality is Cardinality.SINGLE:
-            others = self._with_predicate(claim.predicate)
-            ended = [fact for fact in others if not predicates.same_text(fact.object, claim.object)]
+            overlapped = self._with_predicate(claim.predicate)
         else:
             return claim
-        if not any(earliest <= effective_start(fact) <= latest for fact in ended):
+        begun = [fact for fact in overlapped if earliest < effective_start(fact) <= latest]
+        if not begun or (not is_end and any(predicates.same_text(fact.object, claim.object) for fact in begun)):
             return claim
-        return replace(claim, valid_from=latest) if claim.valid_to is None else replace(claim, valid_to=latest)
+        return replace(claim, valid_to=latest) if is_end else replace(claim, valid_from=latest)
 
     def _assert_multi(self, claim: Assertion, extractor: str) -> None:
         ended = predicates.OPPOSITES.get(claim.predicate)
@@ -116,13 +120,13 @@ class Folding:
             confidence=max(fact.confidence, claim.confidence),
         )
 
-    def _end(self, claim: Assertion) -> None:
+    def _end(self, claim: Assertion, stated: datetime) -> None:
         at = claim.valid_to or claim.said_at
         for fact in self._facts_of(claim):
             starts = effective_start(fact)
             # "I just joined Hooli. I quit my job": what the message itself begins is not meant.
-            is_meant = bool(claim.object) or set(claim.sources).isdisjoint(fact.sources)
-            if fact.valid_to is None and (starts < at or (starts == at and is_meant)):
+            is_meant = bool(claim.object) or set(claim.sources).isdisjoint(fact.sources) or starts < stated
+            if fact.valid_to is None and starts <= at and is_meant:
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> None:

@@ -89,30 +89,26 @@ _SINGLE = frozenset(
 
 # Words by which questions ask for a predicate: English ones that its name lacks, German, Spanish and French ones.
 _QUESTION_WORDS: Mapping[str, str] = {
-    "lives_in": "home address city town resident residence "
-    "wohne wohnst wohnt wohnen wohnte lebe lebst lebt lebte Wohnort "
+    "lives_in": "address wohne wohnst wohnt wohnen wohnte lebe lebst lebt lebte Wohnort "
     "vivo vives vive vivir vivía habite habites habiter habitais",
     "works_at": "job employer employed company workplace arbeite arbeitest arbeitet arbeitete Arbeitgeber "
     "trabajo trabajas trabaja trabajaba empresa travaille travailles travaillais employeur",
     "has_job": "work occupation profession career Beruf arbeite arbeitest trabajo trabajas profesión "
     "métier travaille travailles",
-    "likes": "love enjoy favorite mag magst liebe gusta gustan encanta aime aimes",
-    "dislikes": "hate mag magst hasse gusta gustan odio aime déteste",
-    "diet": "eat food Ernährung esse dieta",
+    "likes": "mag magst liebe gusta gustan encanta aime aimes",
+    "dislikes": "mag magst hasse gusta gustan odio aime déteste",
+    "diet": "Ernährung esse dieta",
     "allergic_to": "allergy allergies "
     "allergisch Allergie Allergien alérgico alérgica alergia alergias allergique allergies",
     "speaks": "language spreche sprichst Sprache Sprachen hablo hablas idioma idiomas parle parles langue langues",
     "has_pet": "animal Haustier Haustiere Hund Katze mascota mascotas perro gato chien",
-    "name": "called heiße heißt llamo llamas nombre appelle appelles nom prénom",
+    "name": "heiße heißt llamo llamas nombre appelle appelles nom prénom",
     "birthday": "born birth Geburtstag cumpleaños anniversaire",
     "attends": "study school college university "
     "studiere studierst Universität estudio estudias universidad étudie université",
-    "has_sibling": "brother sister",
-    "has_parent": "mother mom mum father dad",
-    "has_child": "son daughter kid",
     "has_partner": "girlfriend boyfriend fiancé fiancée",
     "spouse": "wife husband married partner",
-    "comes_from": "origin born hometown",
+    "comes_from": "origin hometown",
 }
 
 # The predicate that each ends for the same object: to dislike tea ends to like it.

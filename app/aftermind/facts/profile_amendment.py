@@ -1,4 +1,4 @@
-"""What a profile loses or changes when a call ends a fact. Pure."""
+"""What a profile loses or changes when a call ends a fact, or when a newer fact is there. Pure."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -42,9 +42,11 @@ def amended_traits(
     return amended
 
 
-def outdated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> Mapping[str, Trait]:
-    """The traits of the user named as a predicate with one value at a time, whose fact began after their last message:
-    with the fact's object. `rows` are all of the user.
+def updated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> Mapping[str, Trait]:
+    """The traits that a newer fact replaces, with its object.
+
+    These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
+    after the last message of the trait. `rows` are all facts of the user.
     """
     current = {
         row.predicate: row

@@ -58,13 +58,15 @@ class ExtractionRequest:
 class Extraction:
     """What was drawn from the turns. No claims is a decision: `reason_empty` then gives the reason.
 
-    `reasons` are reasons of single turns from which nothing was drawn, where they differ from that.
+    `reasons` are reasons of single turns from which nothing was drawn, where they differ from that. `lacks_reference`:
+    a turn corrects or ends something that is not believed, and that an earlier session may state.
     """
 
     claims: tuple[Assertion, ...]
     reason_empty: str | None
     usage: Usage
     reasons: Mapping[EpisodeId, str] = field(default_factory=dict)
+    lacks_reference: bool = False
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON as it leaves
         """As kept with the job, so that a retry neither asks again nor gets another answer."""

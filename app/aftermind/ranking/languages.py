@@ -20,7 +20,8 @@ import stopwordsiso
 from aftermind.ranking.accents import fold_accents
 
 DETECTION_WORDS = 60  # the first words of a text decide
-ACRONYM_CHARACTERS = 500  # of a text, in which acronyms among them are
+ACRONYM_CHARACTERS = 500  # of a text that are searched for acronyms
+MAX_ACRONYM_SHARE = 0.25  # of the words; more in capitals are emphasis
 MAX_STOP_WORD_LETTERS = 6  # longer entries of the package are content words as often as not: trabajar, personnes
 MIN_SCORE = 0.9  # one function word that no other language has, or three that another one shares
 MIN_MARKERS = 2  # different words of a language, unless one is a first-person word: "care" alone is Romanian
@@ -110,9 +111,10 @@ def detect_language(text: str, words: Sequence[str], *, expected: str | None = N
 
 
 def _without_acronyms(text: str, words: Sequence[str]) -> Sequence[str]:
-    """The words without those in capitals, unless all are: the MIT is no German word."""
+    """The words without those in capitals if these are few: "MIT" is no German word, "ICH WOHNE" is no acronym."""
     acronyms = {word.casefold() for word in _ACRONYM.findall(text[:ACRONYM_CHARACTERS])}
-    return [word for word in words if word not in acronyms] if acronyms and not text.isupper() else words
+    left = [word for word in words if word not in acronyms] if acronyms else words
+    return left if len(words) - len(left) <= MAX_ACRONYM_SHARE * len(words) else words
 
 
 def _by_function_words(words: Sequence[str], candidates: frozenset[str] | None) -> str | None:

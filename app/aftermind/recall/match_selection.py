@@ -45,6 +45,7 @@ LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for 
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
 # Of what the best fact of a turn has more of the question than the worst: with less it is about something else.
 ASKED_SHARE = 0.5
+BEHIND_OWN = 0.5  # of the score of the user's own fact, which facts about others have at most: see `_behind_own`
 FOLLOWING = 0.9  # of its score, which the turns of the fact that took its place have at least
 # Of the best score of a burst, which its messages that match less have in the block: of chats in bursts, blocks of 500
 # and 1,000 tokens show 0.011 and 0.020 more of the evidence's text so (0.3; 0.6 finds the same).
@@ -223,42 +224,69 @@ def score_facts(
     """Facts by the share of the query that they cover, or after their best source turn; of equals the user's first.
 
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
-    A fact about another subject that the question does not name comes behind the user's own of its predicate, if
-    that one covers as much: "Where do I live?" is not about a sister, however certain her address is.
+    "Where do I live?" is about the user's home, however certain a sister's is.
     """
-    turns = {match.item.id: match.score for match in matches if isinstance(match.item, Episode)}
-    related = _related_shares(facts, shares, words)
-    asked = set(tokens(question))
+    turns = {turn.id: (match.score, turn) for match, turn in _turns(matches)}
+    related = _related_shares(facts, [turn for _, turn in turns.values()], words)
     found: list[Match] = []
-    own: dict[str, list[tuple[float, float]]] = {}
     for fact in sorted(facts, key=lambda fact: fact.subject != USER):
-        share = related.get(fact.id, shares.get(fact.id, 0.0))
-        best = max((turns.get(each, 0.0) for each in fact.sources), default=0.0)
+        share = max(shares.get(fact.id, 0.0), related.get(fact.id, 0.0))
+        best = max((turns[each][0] for each in fact.sources if each in turns), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
-        if fact.subject == USER:
-            own.setdefault(fact.predicate, []).append((share, score))
-        elif fact.id not in related and asked.isdisjoint(tokens(fact.subject)):
-            behind = [FOLLOWING * above for covered, above in own.get(fact.predicate, ()) if covered >= share]
-            score = min([score, *behind])
         found.append(Match(item=fact, score=score, lexical_score=share))
-    return sorted(found, key=lambda match: -match.score)
+    placed = _behind_own(found, set(tokens(question)), related)
+    return sorted(placed, key=lambda match: -match.score)
 
 
-def _related_shares(facts: Sequence[Fact], shares: Mapping[FactId, float], words: QuestionWords) -> dict[FactId, float]:
-    """What facts cover of the question together with one of the user that has their subject as its object, where that
-    is more than each: "Where does my sister live?" is of `user has_sibling Ines` and `Ines lives_in Faro`.
+def _behind_own(found: Sequence[Match], asked: Collection[str], related: Collection[FactId]) -> list[Match]:
+    """Matches of facts, with those about others behind the user's own of their predicate that cover as much, unless the
+    question names the other or a relation leads to them.
     """
-    relations: dict[str, list[Fact]] = {}
+    facts = [(match, match.item) for match in found if isinstance(match.item, Fact)]
+    own = [(match, fact.predicate) for match, fact in facts if fact.subject == USER]
+    placed = []
+    for match, fact in facts:
+        if fact.subject != USER and fact.id not in related and not any(part in asked for part in tokens(fact.subject)):
+            covered = match.lexical_score or 0.0
+            above = [
+                each.score for each, name in own if name == fact.predicate and (each.lexical_score or 0.0) >= covered
+            ]
+            match = replace(match, score=min([match.score, *(BEHIND_OWN * score for score in above)]))
+        placed.append(match)
+    return placed
+
+
+def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: QuestionWords) -> dict[FactId, float]:
+    """Shares of facts about a person to whom a fact of the user leads: "Where does my sister live?" is answered by
+    `Ines lives_in Faro`, if a message about "my sister Ines" has given `user has_sibling Ines`.
+
+    The words of the question are counted in the sentences that gave the relation, and in the fact.
+    """
+    relations: dict[str, list[str]] = {}
     for fact in facts:
-        if fact.subject == USER and shares.get(fact.id):
-            relations.setdefault(folded(fact.object), []).append(fact)
+        if fact.subject == USER:
+            about = [turn for turn in turns if turn.id in fact.sources]
+            given = [text for turn in about for text in _sentences_with([fact], turn)[0]]
+            relations.setdefault(folded(fact.object), []).extend(given or [fact.text])
     found: dict[FactId, float] = {}
     for fact in facts:
-        for relation in relations.get(folded(fact.subject), ()):
-            share = words.share(f"{searched_text(relation)} {searched_text(fact)}")
-            if share > max(shares.get(fact.id, 0.0), shares[relation.id], found.get(fact.id, 0.0)):
+        of_fact = words.share(fact.text)
+        for text in relations.get(folded(fact.subject), ()) if of_fact else ():
+            share = words.share(f"{text} {fact.text}")
+            if share > max(of_fact, words.share(text), found.get(fact.id, 0.0)):
                 found[fact.id] = share
     return found
+
+
+def _sentences_with(facts: Sequence[Fact], turn: Episode) -> tuple[list[str], list[str]]:
+    """The sentences of a turn that name the object of one of the facts, and the others."""
+    objects = [set(tokens(fact.object)) for fact in facts]
+    naming: list[str] = []
+    others: list[str] = []
+    for sentence in split_sentences(turn.content[:READ_CHARACTERS]):
+        spoken = set(tokens(sentence))
+        (naming if any(each <= spoken for each in objects) else others).append(sentence)
+    return naming, others
 
 
 def supersede(
@@ -443,15 +471,11 @@ def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> 
     """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
     an answer about breakfast after the user has moved.
     """
-    sentences = split_sentences(turn.content[:READ_CHARACTERS])
-    objects = [fact.object.casefold() for fact in ends]
-    apart = [not any(each in sentence.casefold() for each in objects) for sentence in sentences]
-    if len(set(apart)) < 2:
+    naming, others = _sentences_with(ends, turn)
+    if not naming or not others:
         return False
-    about_ends = " ".join(text for text, is_apart in zip(sentences, apart, strict=True) if not is_apart)
-    others = " ".join(text for text, is_apart in zip(sentences, apart, strict=True) if is_apart)
-    of_ends = max(words.share(f"{about_ends} {searched_text(fact)}") for fact in ends)
-    return words.share(others) > of_ends
+    of_ends = max(words.share(f"{' '.join(naming)} {searched_text(fact)}") for fact in ends)
+    return words.share(" ".join(others)) > of_ends
 
 
 def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from aftermind.llm.offline import dates
 from aftermind.ranking.languages import english_words
+from aftermind.ranking.passages import split_sentences
 from aftermind.ranking.tokenizer import stem
 from aftermind.types import Episode, Fact, Match
 
@@ -72,16 +73,18 @@ _FORMERLY = re.compile(
     r"(?:was|were) (?:my|our|his|her|their|the) first|vor|früher|bevor|avant|auparavant|antes)\b",
     re.IGNORECASE,
 )
-# "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not.
+# "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not,
+# nor does what was said ("As I've mentioned, …") or goes on ("have I been reading").
+_PARTICIPLE = (
+    r"(?!mentioned\b|asked\b|talked\b|shared\b|stored\b|listed\b|noted\b|need(?:ed)?\b)"
+    r"(?:[a-z]+ed|had|met|seen|gone|done|kept|read|won|lost|spent|bought|sold|driven|eaten|written|learnt|grown)\b"
+)
 _EVER = re.compile(
-    r"\bever\b|\bha(?:ve|s) (?:i|we|you|he|she|they|my \w+|(?-i:[A-Z])[\w'-]+) (?!got\b|to\b)(?P<verb>[a-z]+)|"
-    r"\b(?:i|we)(?:'ve| have) (?:all )?(?P<after>been|had|met|seen|owned|\w+ed)\b",
+    rf"\bever\b|\bha(?:ve|s) (?:i|we|he|she|they|my \w+|(?-i:[A-Z])[\w'-]+) (?:ever |already )?{_PARTICIPLE}|"
+    rf"\b(?:i|we)(?:'ve| have) {_PARTICIPLE}",
     re.IGNORECASE,
 )
-_NOT_EVER = re.compile(r"\b(?:how long|since|lately|recently|these days|now|today|yet)\b", re.IGNORECASE)
-_OTHER_VERBS = frozenset(
-    {"told", "said", "mentioned", "asked", "talked", "spoken", "shared", "been"}  # of speech, or not over
-)
+_NOT_EVER = re.compile(r"\b(?:how long|since|lately|recently|these days|now|today|yet|just)\b", re.IGNORECASE)
 # Of words by which a question names a period, or asks for whatever happened in it.
 UNSPECIFIC_TERMS = frozenset(map(stem, english_words("unspecific")))
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
@@ -201,10 +204,9 @@ class QuestionTime:
 
 
 def _asks_ever(text: str) -> bool:
-    found = _EVER.search(text)
-    if found is None or _NOT_EVER.search(text) is not None:
-        return False
-    return found["verb"] is None or found["verb"].casefold() not in _OTHER_VERBS
+    """Whether the question, of several sentences the last, is about all times until now."""
+    question = (split_sentences(text) or [""])[-1]
+    return _EVER.search(question) is not None and _NOT_EVER.search(question) is None
 
 
 def _range_in(text: str, now: datetime) -> dates.Period | None:

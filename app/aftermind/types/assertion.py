@@ -28,8 +28,8 @@ class Assertion:
     """One statement drawn from episodes.
 
     `said_at` is the time of the statement: the latest moment from which it was true, unless `valid_from` is more
-    precise. `valid_to` means that it has ended ("I no longer work there"). `latest_at` is the latest moment that a
-    stated time may be, `valid_from` (of an end `valid_to`) the earliest: "in 2025" is a year, "today" is until
+    precise. `valid_to` means that it has ended ("I no longer work there"). A stated time may be a period ("in 2025",
+    "today"): then `valid_from`, or of an end `valid_to`, is its earliest moment, and `latest_at` its latest, at most
     `said_at`. With `cardinality` None the predicate decides.
     """
 

@@ -172,7 +172,7 @@ class ReplayPlan:
 
     @property
     def is_successful(self) -> bool:
-        """Whether it is done, and no job failed again."""
+        """Whether the plan is done and no job failed."""
         return self.state is PlanState.DONE and not self.counts.get(ItemState.FAILED)
 
 

@@ -37,6 +37,13 @@ def day(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> date
         ("Ich wohne in Graz.", day(2026, 2, 20, 9), "Ich wohne jetzt in Linz.", day(2026, 2, 20, 19), ["Linz"]),
         ("I work at Acco.", day(2026, 2, 20), "I've worked at Barco since February.", day(2026, 3, 1), ["Barco"]),
         ("I live in Ghent.", day(2025, 3, 10), "I have lived in Bruges since 2020.", day(2026, 3, 1), ["Bruges"]),
+        (
+            "I work at Acco.",
+            day(2024, 1, 1),
+            "I joined Hooli today. I quit my job today.",
+            day(2026, 2, 20, 9),
+            ["Hooli"],
+        ),
         ("I work at Acco.", day(2026, 2, 20), "I left Acco in February 2026.", day(2026, 3, 1), []),
         ("I work at Acco.", day(2026, 2, 20, 9), "I quit my job today.", day(2026, 2, 20, 9, 5), []),
         ("I have a dog named Rex.", day(2026, 2, 20, 9), "Rex died today.", day(2026, 2, 20, 9, 5), []),
@@ -52,6 +59,22 @@ async def test_the_newer_of_two_statements_is_current(
 
     facts = await memory.facts.history(user_id="ann")
     assert all(fact.valid_to is None or fact.valid_from is None or fact.valid_from < fact.valid_to for fact in facts)
+
+
+async def test_a_change_that_is_told_again_moves_nobody_back(memory: Memory) -> None:
+    said = ("I live in Ghent.", "I moved to Bruges in 2025.", "I live in Oslo.", "I moved to Bruges in 2025.")
+    times = (day(2025, 3, 10), day(2025, 5, 1), day(2025, 10, 1), day(2026, 1, 10))
+
+    assert await say(memory, *zip(said, times, strict=True)) == ["Oslo"]
+
+
+async def test_a_stated_start_is_kept_where_another_home_was_named_in_between(memory: Memory) -> None:
+    said = (("I live in Ghent.", day(2025, 3, 10)), ("I have lived in Bruges since 2020.", day(2026, 3, 1)))
+    assert await say(memory, *said) == ["Bruges"]
+
+    [then] = await memory.facts.query(user_id="ann", as_of=day(2022, 1, 1))
+
+    assert then.object == "Bruges"
 
 
 async def test_a_change_within_a_named_month_is_of_that_month(memory: Memory) -> None:

@@ -195,10 +195,15 @@ async def test_a_message_that_shares_no_word_with_the_question_follows_its_fact(
 )
 async def test_a_question_has_the_fact_of_its_subject_first(question: str, first: str) -> None:
     async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
-        for content in ("I live in Porto and I work at Acme.", "My sister Ines is coming over."):
+        for content in (
+            "I live in Porto and I work at Acme.",
+            "My sister Ines is coming over.",
+            "My brother Tom is coming, too.",
+        ):
             await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
+        await memory.facts.add("Tom", "lives_in", "Lyon", user_id="ann")
         await memory.facts.add("Ines", "lives_in", "Faro", user_id="ann")
         await memory.facts.add("Ines", "works_at", "Globex", user_id="ann")
-        found = await memory.recall(question, user_id="ann", load=["facts"])
+        found = await memory.recall(question, user_id="ann")
 
     assert next(match.item.text for match in found.matches if isinstance(match.item, Fact)) == first

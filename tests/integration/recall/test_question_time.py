@@ -867,6 +867,9 @@ async def test_the_former_fact_answers_a_question_about_what_was_first_or_before
         ("How long have I lived in Bergen?", {"Bergen"}),
         ("What have I said about where I live?", {"Bergen"}),
         ("Where do I live?", {"Bergen"}),
+        ("I've ordered a sofa. Where do I live?", {"Bergen"}),
+        ("As I've mentioned, where do I live?", {"Bergen"}),
+        ("Do you have my home address?", {"Bergen"}),
     ],
 )
 async def test_a_question_about_all_times_has_what_ended_next_to_what_is_true(

@@ -1,5 +1,6 @@
 """Memory that users share, on every store: only members reach it, and what a member wrote goes with the member."""
 
+import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,6 +115,14 @@ async def test_a_forget_by_ids_is_not_narrowed_by_a_session_or_a_time(memory: Me
     with pytest.raises(errors.InvalidQuery, match="ids name the messages alone"):
         await memory.forget(user_id="alice", ids=receipt.episode_ids, before=datetime(2020, 1, 1, tzinfo=UTC))
     assert len(await memory.history(user_id="alice")) == 1
+
+
+async def test_an_export_is_plain_json(memory: Memory) -> None:
+    await memory.remember("I live in Oslo.", user_id="alice", session_id="s")
+
+    exported = (await memory.export(user_id="alice", vectors=True)).to_json()
+
+    assert json.loads(json.dumps(exported, default=str))["episodes"][0]["content"] == "I live in Oslo."
 
 
 async def test_facts_of_an_erased_member_go_and_those_that_others_said_stay(tmp_path: Path) -> None:

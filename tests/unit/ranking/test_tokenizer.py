@@ -116,6 +116,7 @@ def test_words_that_people_ask_about_are_no_stop_words() -> None:
         ("Take care!", None),
         ("C'est la vie, my friend, I love it", "en"),
         ("I study at MIT.", "en"),
+        ("ICH WOHNE in Graz.", "de"),
         ("Oslo", None),
         ("", None),
     ],

@@ -17,7 +17,7 @@ from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usa
 from aftermind.ranking.languages import language_name
 from aftermind.ranking.tokenizer import language_of
 from aftermind.types.assertion import Assertion, Operation
-from aftermind.types.fact import USER
+from aftermind.types.fact import USER, Cardinality
 
 # statements of people about themselves are shorter; patterns are not linear in a sentence
 MAX_SENTENCE_CHARACTERS = 400
@@ -31,6 +31,7 @@ _SPACES = re.compile(r"[ \t\u00a0]+")
 _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"})
+_SINCE = re.compile(r"\bsince\b", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
 
@@ -59,34 +60,51 @@ class RuleExtractor:
         beliefs = [Belief(fact.subject, fact.predicate, fact.object) for fact in request.known if fact.valid_to is None]
         claims: list[Assertion] = []
         reasons = {}
+        lacks_reference = False
         for turn in request.turns:
             if not turn.trusted:
                 continue
-            found = await extract_assertions(turn, beliefs)
+            found, is_open = await read_turn(turn, beliefs)
+            lacks_reference = lacks_reference or is_open
             claims += found
             beliefs = after(beliefs, found)
             if not found and (language := unsupported_language(turn.content)) is not None:
                 reasons[turn.id] = f"the rules do not support {language}"
         reason = None if claims else NOTHING_FOUND
         usage = Usage(model=f"{self.name}:{self.version}")
-        return Extraction(claims=tuple(claims), reason_empty=reason, reasons=reasons, usage=usage)
+        return Extraction(
+            claims=tuple(claims), reason_empty=reason, reasons=reasons, usage=usage, lacks_reference=lacks_reference
+        )
 
 
-async def extract_assertions(turn: TurnText, beliefs: Sequence[Belief] = ()) -> Sequence[Assertion]:
+class Statements(NamedTuple):
+    """The statements of a turn. `lacks_reference`: it corrects or ends something else that is not believed."""
+
+    claims: tuple[Assertion, ...] = ()
+    lacks_reference: bool = False
+
+
+async def read_turn(turn: TurnText, beliefs: Sequence[Belief] = ()) -> Statements:
     """The statements of one turn; none of a turn that takes longer than the deadline of the process for texts."""
     if len(turn.content) <= text_process_pool.INLINE_CHARACTERS:
-        return claims_in(turn, beliefs)
+        return _read(turn, beliefs)
     try:
-        return await text_process_pool.run(len(turn.content), claims_in, turn, beliefs)
+        return await text_process_pool.run(len(turn.content), _read, turn, beliefs)
     except text_process_pool.TextTimeout:
-        return ()
+        return Statements()
 
 
 def claims_in(turn: TurnText, beliefs: Sequence[Belief] = ()) -> tuple[Assertion, ...]:
     """The statements of one turn, sentence by sentence; the first `MAX_CLAIMS`."""
+    return _read(turn, beliefs).claims
+
+
+def _read(turn: TurnText, beliefs: Sequence[Belief]) -> Statements:
     if suspicion(turn.content) or (turn.name and suspicion(turn.name)):
-        return ()
-    return tuple(islice(dict.fromkeys(_claims_in(turn, beliefs)), MAX_CLAIMS))
+        return Statements()
+    sentences = list(_sentences_of(turn, beliefs))
+    claims = dict.fromkeys(claim for sentence in sentences for claim in sentence.claims())
+    return Statements(tuple(islice(claims, MAX_CLAIMS)), any(sentence.lacks_reference for sentence in sentences))
 
 
 def after(beliefs: Sequence[Belief], claims: Iterable[Assertion]) -> list[Belief]:
@@ -106,7 +124,7 @@ def unsupported_language(text: str) -> str | None:
     return None if language is None or language in LANGUAGES else language_name(language)
 
 
-def _claims_in(turn: TurnText, beliefs: Sequence[Belief]) -> Iterator[Assertion]:
+def _sentences_of(turn: TurnText, beliefs: Sequence[Belief]) -> Iterator["_Sentence"]:
     text = _SPACES.sub(" ", turn.content.replace("\u2019", "'"))
     language = language_of(text)
     if language is not None and language not in LANGUAGES:
@@ -117,7 +135,7 @@ def _claims_in(turn: TurnText, beliefs: Sequence[Belief]) -> Iterator[Assertion]
     for grammar in grammars:
         for sentence in _sentences(plain, grammar):
             if len(sentence) <= MAX_SENTENCE_CHARACTERS:
-                yield from _Sentence(sentence, turn, grammar, beliefs).claims()
+                yield _Sentence(sentence, turn, grammar, beliefs)
 
 
 def _sentences(text: str, grammar: Grammar) -> Iterator[str]:
@@ -144,12 +162,22 @@ def _is_abbreviation(before: str, grammar: Grammar, text: str, found: re.Match[s
     return word in grammar.titles or is_ordinal or (len(word) == 1 and word.isalpha() and word != "i" and behind != "")
 
 
+class _Validity(NamedTuple):
+    """Times of a statement; `latest` as in `Assertion.latest_at`. `is_lasting`: it is still so at the statement."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    latest: datetime | None = None
+    is_lasting: bool = False
+
+
 class _Sentence:
     """One sentence while its claims are found."""
 
     def __init__(self, sentence: str, turn: TurnText, grammar: Grammar, beliefs: Sequence[Belief]) -> None:
         self._whole, self._turn, self._grammar, self._beliefs = sentence, turn, grammar, beliefs
         self._taken: list[tuple[int, int, str]] = []
+        self.lacks_reference = False
         self._text = self._with_subjects(self._statement())
         letters = [each for each in self._text if each.isalpha()]
         self._is_uncased = not any(map(str.isupper, letters)) or not any(map(str.islower, letters))
@@ -215,7 +243,9 @@ class _Sentence:
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
         if rule.is_believed:
-            objects = [each for each in objects if self._believed(each, [rule.predicate])]
+            believed = [each for each in objects if self._believed(each, [rule.predicate])]
+            self.lacks_reference = self.lacks_reference or len(believed) < len(objects)
+            objects = believed
         rest = self._text[match.start("o") + end :]
         is_inner = match.end("o") < match.end()  # more words of the form follow: the object must reach to them
         if not objects or (rule.is_closed and not self._is_closed(rest)) or (is_inner and match["o"][end:].strip(" ,")):
@@ -226,7 +256,8 @@ class _Sentence:
         for found in objects:
             yield from self._claims_about(rule, match, found, groups, rest)
         if status := groups.get("status"):
-            yield self._claim("relationship_status", status)
+            times = self._validity(rule, match.start(), len(self._text) - len(rest))
+            yield self._claim("relationship_status", status, valid_from=times.start, latest_at=times.latest)
         if denied := groups.get("deny"):
             for each in self._names(rule, denied):
                 yield self._claim(rule.predicate, each, operation=Operation.RETRACT)
@@ -235,7 +266,7 @@ class _Sentence:
         self, rule: FormRule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
     ) -> Iterator[Assertion]:
         predicate = self._predicate(rule, groups)
-        start, end, latest = self._validity(rule, match.start(), len(self._text) - len(rest))
+        start, end, latest, is_lasting = self._validity(rule, match.start(), len(self._text) - len(rest))
         said_at = self._turn.occurred_at
         match rule.effect:
             case FormEffect.CORRECT:
@@ -265,6 +296,8 @@ class _Sentence:
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
                 yield self._claim(predicate, found, valid_from=start, valid_to=end, latest_at=latest)
+                if is_lasting and self._contradicts(predicate, found):
+                    yield self._claim(predicate, found)  # it is true now, too, and ends what is believed
                 if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
                     yield self._end_of_all("spouse", match, start or said_at, latest)
 
@@ -292,8 +325,19 @@ class _Sentence:
         ]
         return mine[-1:]
 
+    def _contradicts(self, predicate: str, object_: str) -> bool:
+        """Whether another object of a predicate with one value at a time is believed about the speaker."""
+        return predicates.cardinality(predicate) is Cardinality.SINGLE and any(
+            each.predicate == predicate
+            and predicates.same_text(each.subject, self._subject)
+            and not predicates.same_text(each.object, object_)
+            for each in self._beliefs
+        )
+
     def _corrected(self, found: str, wrong: Sequence[str]) -> Iterator[Assertion]:
-        for each in (belief for name in wrong for belief in self._believed(name, ["*"])):
+        known = [belief for name in wrong for belief in self._believed(name, ["*"])]
+        self.lacks_reference = self.lacks_reference or not known
+        for each in known:
             yield self._claim(each.predicate, each.object, operation=Operation.RETRACT)
             yield self._claim(each.predicate, found)
 
@@ -336,7 +380,7 @@ class _Sentence:
             quote=self._whole if self._whole in self._turn.content else None,
         )
 
-    def _validity(self, rule: FormRule, start: int, end: int) -> "_Validity":
+    def _validity(self, rule: FormRule, start: int, end: int) -> _Validity:
         """Start and end, as far as the words state them; an ending never has a start in the future."""
         if rule.is_timeless:
             return _Validity()
@@ -368,14 +412,6 @@ class _Sentence:
         return not self._grammar.stops.search(before) and dates.find(before, self._turn.occurred_at) is None
 
 
-class _Validity(NamedTuple):
-    """Times of a statement; `latest` as in `Assertion.latest_at`."""
-
-    start: datetime | None = None
-    end: datetime | None = None
-    latest: datetime | None = None
-
-
 def _period(words: str, said_at: datetime, *, ends: bool) -> _Validity:
     if span := re.search(
         r"\b(?:from\b(.*?)\b(?:to|until|till)|since\b(.*?)\b(?:until|till))\b(.*)", words, re.IGNORECASE
@@ -388,9 +424,10 @@ def _period(words: str, said_at: datetime, *, ends: bool) -> _Validity:
         return _Validity(None, min(period.end, said_at))
     if period is None or period.start > said_at:
         return _Validity(None, said_at if ends else None)
-    is_lasting = re.search(r"\bsince\b", words, re.IGNORECASE) is not None  # true at the time of the message
-    latest = said_at if is_lasting else min(period.end - timedelta(microseconds=1), said_at)
-    return _Validity(None, period.start, latest) if ends else _Validity(period.start, None, latest)
+    latest = min(period.end - timedelta(microseconds=1), said_at)
+    if ends:
+        return _Validity(None, period.start, latest)
+    return _Validity(period.start, None, latest, _SINCE.search(words) is not None)
 
 
 def _key(belief: Belief) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from aftermind.facts import predicates
 from aftermind.llm import text_process_pool
-from aftermind.llm.offline.rule_extractor import Belief, extract_assertions
+from aftermind.llm.offline.rule_extractor import Belief, read_turn
 from aftermind.llm.protocols import Condensed, Traits, TurnText, Usage
 from aftermind.types import Cardinality, EpisodeId, Json
 from aftermind.types.assertion import Assertion, Operation
@@ -58,7 +58,7 @@ class RuleProfiler:
         for turn in spoken:
             speaker = turn.name if schema is None else None
             known = _beliefs({**current, **values}, turn.name or USER, speaker)
-            for claim in _with_opposites(await extract_assertions(turn, known)):
+            for claim in _with_opposites((await read_turn(turn, known)).claims):
                 name = predicates.canonical(claim.predicate)
                 if allowed is not None and name not in allowed:
                     continue
