@@ -165,7 +165,7 @@ async def erase(
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
-    turns = await _erase_from_ledger(ledger, tx, stone)  # before its rows, whose payloads go with them
+    turns = await _erase_from_ledger(ledger, tx, stone)  # first: deleted rows have no payload
     counts = await store.forget(tx, stone)
     if drew_on.claims and not stone.is_whole:
         counts["facts"] += await _resolve_facts(store, tx, stone.owner, drew_on.claims)

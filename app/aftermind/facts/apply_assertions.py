@@ -48,7 +48,7 @@ class Folding:
     def _shift_behind_overlapped(self, claim: Assertion) -> Assertion:
         """The claim with its time at `latest_at`, if a fact that it ends began after the earliest moment of its time.
 
-        Not where its own object began within that time: then it is told again.
+        Not where its own object began within that time: then it is a repetition.
         """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:

@@ -257,14 +257,15 @@ def _behind_own(found: Sequence[Match], asked: Collection[str], related: Collect
 
 
 def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: QuestionWords) -> dict[FactId, float]:
-    """Shares of facts about a person to whom a fact of the user leads: "Where does my sister live?" is answered by
+    """Shares of facts about a person that a fact of the user leads to: "Where does my sister live?" is answered by
     `Ines lives_in Faro`, if a message about "my sister Ines" has given `user has_sibling Ines`.
 
     The words of the question are counted in the sentences that gave the relation, and in the fact.
     """
+    others = {folded(fact.subject) for fact in facts if fact.subject != USER}
     relations: dict[str, list[str]] = {}
-    for fact in facts:
-        if fact.subject == USER:
+    for fact in facts if others else ():
+        if fact.subject == USER and folded(fact.object) in others:
             about = [turn for turn in turns if turn.id in fact.sources]
             given = [text for turn in about for text in _sentences_with([fact], turn)[0]]
             relations.setdefault(folded(fact.object), []).extend(given or [fact.text])

@@ -74,7 +74,7 @@ _FORMERLY = re.compile(
     re.IGNORECASE,
 )
 # "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not,
-# nor does what was said ("As I've mentioned, …") or goes on ("have I been reading").
+# nor do verbs of speech ("As I've mentioned, …") and what continues ("have I been reading").
 _PARTICIPLE = (
     r"(?!mentioned\b|asked\b|talked\b|shared\b|stored\b|listed\b|noted\b|need(?:ed)?\b)"
     r"(?:[a-z]+ed|had|met|seen|gone|done|kept|read|won|lost|spent|bought|sold|driven|eaten|written|learnt|grown)\b"
