@@ -23,9 +23,8 @@ from aftermind_tasks.job_outcome_types import Done, Outcome, Snooze
 from aftermind_tasks.runtime import Runtime
 
 # A correction waits for sessions with older messages, which may state what it is about: "I meant Bern, not Berlin".
-EARLIER_SESSION_WAIT = timedelta(seconds=1)
-EARLIER_SESSION_PATIENCE = timedelta(minutes=10)
-MAX_EARLIER_SESSIONS = 200
+EARLIER_SESSION, EARLIER_SESSION_WAIT = "an earlier session is extracted first", timedelta(seconds=1)
+MAX_EARLIER_SESSIONS, MAX_EARLIER_MESSAGES = 1_000, 200
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
@@ -46,7 +45,7 @@ async def _mine(runtime: Runtime, lease: Lease) -> Outcome:
         return Done()
     extraction = await _answer(runtime, runtime.extractor, lease, episodes)
     if extraction is None:
-        return Snooze(after=EARLIER_SESSION_WAIT, why="an earlier session is extracted first", is_own=True)
+        return Snooze(after=EARLIER_SESSION_WAIT, why=EARLIER_SESSION, is_own=True)
     try:
         await _apply(runtime, runtime.extractor, lease, episodes, extraction, is_more=is_more)
     except extraction_call.AnswerVoid as exc:
@@ -88,21 +87,24 @@ async def _answer(
 
 
 async def _has_earlier_session(runtime: Runtime, lease: Lease, episodes: Sequence[Episode]) -> bool:
-    """Whether the user has another session with an older message that a job will extract."""
+    """Whether the user has another session with an older message that a job will extract.
+
+    Of two sessions that wait, each with a message older than the other's last, the one with the oldest message goes on.
+    """
     scope = lease.job.scope
-    if runtime.clock.utc_now() - lease.job.created_at > EARLIER_SESSION_PATIENCE:
-        return False
     jobs = await runtime.ledger.jobs(
         owner=scope.owner,
-        states=(JobState.QUEUED, JobState.RUNNING),
+        states=(JobState.QUEUED, JobState.RUNNING, JobState.RETRYING),
         kinds=(JobKind.EXTRACT,),
         limit=MAX_EARLIER_SESSIONS,
     )
-    first = min(episode.occurred_at for episode in episodes)
+    waits = {job.scope.session_id: job.note == EARLIER_SESSION for job in jobs}
+    first, last = (each(episode.occurred_at for episode in episodes) for each in (min, max))
     async with runtime.db.transaction(namespace=scope.namespace, read_only=True) as tx:
-        for session_id in {job.scope.session_id for job in jobs} - {scope.session_id}:
-            oldest = await runtime.store.unmined(tx, scope.owner, session_id, limit=1)
-            if oldest and oldest[0].occurred_at < first:
+        for session_id in waits.keys() - {scope.session_id}:
+            others = await runtime.store.unmined(tx, scope.owner, session_id, limit=MAX_EARLIER_MESSAGES)
+            oldest = min((each.occurred_at for each in others), default=last)
+            if oldest < (first if waits[session_id] else last):
                 return True
     return False
 

@@ -89,8 +89,8 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
         if is_sound:
             await runtime.store.hold_beliefs(tx, owner)
             before = await runtime.store.profile(tx, owner) or Profile(scope=owner)
-            if traits := _traits(answer, before, there):
-                replace = runtime.settings.profile_mode == "replace"
+            replace = runtime.settings.profile_mode == "replace"
+            if traits := _traits(answer, before, there, keep_old=replace):
                 traits |= await _corrected(runtime, tx, traits if replace else {**before.traits, **traits}, owner, ids)
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now(), replace=replace)
             await runtime.store.profiled(tx, owner, ids)
@@ -125,13 +125,14 @@ async def _corrected(
 
 
 def _traits(
-    answer: Mapping[str, Any], before: Profile, read: Sequence[Episode]
+    answer: Mapping[str, Any], before: Profile, read: Sequence[Episode], *, keep_old: bool
 ) -> dict[str, Trait | None]:  # Any: as above
     """The traits that the answer sets; an empty list deletes one: nothing of it is true any more.
 
     Messages that are read again, after a forget, change no trait that rests on them, nor do older messages than its own
-    change a text or a number.
+    change a text or a number. With `keep_old` these are in the result too, if anything else is.
     """
+    old: dict[str, Trait | None] = {}
     values: Mapping[str, Json] = answer["values"]
     times = {str(each.id): each.occurred_at for each in read}
     found: dict[str, Trait | None] = {}
@@ -140,21 +141,32 @@ def _traits(
         earlier = before.traits.get(name)
         evidence = _evidence(fresh, value, earlier)
         seen = [times[each] for each in fresh if each in times]
-        if earlier is not None and _is_old(earlier, value, fresh, max(seen, default=None)):
-            found[name] = earlier
+        if earlier is not None and _is_old(earlier, value, fresh, seen):
+            old[name] = earlier
             continue
+        if (
+            earlier is not None
+            and isinstance(value, dict)
+            and isinstance(earlier.value, dict)
+            and _is_older(earlier, seen)
+        ):
+            value = {**value, **earlier.value}
         if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):
             seen.append(earlier.last_message_at)
         last = max(seen, default=None)
         found[name] = Trait(value=value, evidence=evidence, last_message_at=last) if value not in ([], {}, "") else None
-    return found
+    return {**old, **found} if found and keep_old else found
 
 
-def _is_old(earlier: Trait, value: Json, fresh: Sequence[str], last: datetime | None) -> bool:
+def _is_old(earlier: Trait, value: Json, fresh: Sequence[str], seen: Sequence[datetime]) -> bool:
     if {str(each) for each in earlier.evidence}.issuperset(fresh):
         return True
-    newest = earlier.last_message_at
-    return not isinstance(value, list | dict) and last is not None and newest is not None and last < newest
+    return not isinstance(value, list | dict) and _is_older(earlier, seen)
+
+
+def _is_older(earlier: Trait, seen: Sequence[datetime]) -> bool:
+    newest = earlier.last_message_at or earlier.updated_at
+    return bool(seen) and newest is not None and max(seen) < newest
 
 
 def _evidence(fresh: Sequence[str], value: Json, before: Trait | None) -> tuple[EpisodeId, ...]:

@@ -46,24 +46,26 @@ class Folding:
             self._assert_multi(claim, said.extractor)
 
     def _shift_behind_overlapped(self, claim: Assertion) -> Assertion:
-        """The claim with its time at `latest_at`, if a fact that it ends began after the earliest moment of its time.
+        """The claim with its time at `latest_at`, if a fact that it ends began within the period of its time.
 
-        Not where its own object began within that time: then it is a repetition.
+        Of a period that is over ("in 2025", in 2026), an object that began within it is a repetition, and begins then.
         """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:
             return claim
-        is_end = claim.valid_to is not None
-        if is_end:
-            overlapped = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
-        elif claim.cardinality is Cardinality.SINGLE:
-            overlapped = self._with_predicate(claim.predicate)
-        else:
+        if claim.valid_to is not None:
+            ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
+            is_within = any(earliest <= effective_start(fact) <= latest for fact in ended)
+            return replace(claim, valid_to=latest) if is_within else claim
+        if claim.cardinality is not Cardinality.SINGLE:
             return claim
-        begun = [fact for fact in overlapped if earliest < effective_start(fact) <= latest]
-        if not begun or (not is_end and any(predicates.same_text(fact.object, claim.object) for fact in begun)):
+        begun = [f for f in self._with_predicate(claim.predicate) if earliest <= effective_start(f) <= latest]
+        same = [fact for fact in begun if predicates.same_text(fact.object, claim.object)]
+        if len(same) == len(begun):
             return claim
-        return replace(claim, valid_to=latest) if is_end else replace(claim, valid_from=latest)
+        if same and latest < claim.said_at:
+            return replace(claim, valid_from=same[-1].valid_from)
+        return replace(claim, valid_from=latest)
 
     def _assert_multi(self, claim: Assertion, extractor: str) -> None:
         ended = predicates.OPPOSITES.get(claim.predicate)

@@ -111,6 +111,13 @@ _QUESTION_WORDS: Mapping[str, str] = {
     "comes_from": "origin hometown",
 }
 
+# Words by which questions ask for a relation whose name has no gender.
+_KIN_WORDS: Mapping[str, str] = {
+    "has_sibling": "brother sister",
+    "has_parent": "mother father mom mum dad",
+    "has_child": "son daughter kid",
+}
+
 # The predicate that each ends for the same object: to dislike tea ends to like it.
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 
@@ -142,6 +149,11 @@ def searched_text(fact: Fact) -> str:
     """The fact with further words that questions have for its predicate."""
     words = _QUESTION_WORDS.get(fact.predicate)
     return f"{fact.text} {words}" if words else fact.text
+
+
+def relation_text(fact: Fact) -> str:
+    """The fact with the words for its relation, of either gender: of a fact that no message words."""
+    return f"{fact.text} {_KIN_WORDS.get(fact.predicate, '')}"
 
 
 def excludes(predicate: str, new: str, old: str) -> bool:

@@ -46,7 +46,7 @@ def updated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> 
     """The traits that a newer fact replaces, with its object.
 
     These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
-    after the last message of the trait. `rows` are all facts of the user.
+    after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
     """
     current = {
         row.predicate: row
@@ -57,9 +57,9 @@ def updated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> 
     found = {}
     for name, trait in profile.traits.items():
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
-        if fact is None or last is None or not isinstance(trait.value, str) or fact.valid_from is None:
+        if fact is None or not isinstance(trait.value, str) or fact.valid_from is None:
             continue
-        if fact.valid_from > last and not predicates.same_text(trait.value, fact.object):
+        if (last is None or fact.valid_from > last) and not predicates.same_text(trait.value, fact.object):
             found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
     return found
 

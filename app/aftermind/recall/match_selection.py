@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
-from aftermind.facts.predicates import EXCLUSIVE, folded, searched_text
+from aftermind.facts.predicates import EXCLUSIVE, folded, relation_text, searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -268,7 +268,7 @@ def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: Ques
         if fact.subject == USER and folded(fact.object) in others:
             about = [turn for turn in turns if turn.id in fact.sources]
             given = [text for turn in about for text in _sentences_with([fact], turn)[0]]
-            relations.setdefault(folded(fact.object), []).extend(given or [fact.text])
+            relations.setdefault(folded(fact.object), []).extend(given or [relation_text(fact)])
     found: dict[FactId, float] = {}
     for fact in facts:
         of_fact = words.share(fact.text)

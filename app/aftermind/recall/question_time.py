@@ -70,17 +70,22 @@ _RELATIVE = re.compile(
 )
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago|"
-    r"(?:was|were) (?:my|our|his|her|their|the) first|vor|früher|bevor|avant|auparavant|antes)\b",
+    r"(?:was|were) (?:my|our|his|her|their|the) first|früher|bevor|auparavant|"
+    r"vor [\w-]+ (?:gewohnt|gelebt|gearbeitet|studiert)|(?:wohnte|lebte|arbeitete|studierte) ich vor|"
+    r"(?:habitais|vivais|travaillais|étudiais)\b.*\bavant|(?:vivía|trabajaba|estudiaba)\b.*\bantes)\b",
     re.IGNORECASE,
 )
 # "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not,
 # nor do verbs of speech ("As I've mentioned, …") and what continues ("have I been reading").
 _PARTICIPLE = (
     r"(?!mentioned\b|asked\b|talked\b|shared\b|stored\b|listed\b|noted\b|need(?:ed)?\b)"
-    r"(?:[a-z]+ed|had|met|seen|gone|done|kept|read|won|lost|spent|bought|sold|driven|eaten|written|learnt|grown)\b"
+    r"(?:[a-z]+ed|had|met|seen|gone|done|kept|read|won|lost|spent|bought|sold|driven|eaten|written|learnt|grown|taken|"
+    r"taught|left|ridden|held|quit|made|worn|run|sung|flown|built|drunk|caught|chosen|drawn|fallen|given|known)\b"
 )
+_NAME = r"(?-i:[A-Z])[\w'-]+"
 _EVER = re.compile(
-    rf"\bever\b|\bha(?:ve|s) (?:i|we|he|she|they|my \w+|(?-i:[A-Z])[\w'-]+) (?:ever |already )?{_PARTICIPLE}|"
+    r"\bever\b|"
+    rf"\bha(?:ve|s) (?:{_NAME} and )?(?:i|we|he|she|they|my \w+|{_NAME}) (?:ever |already )?{_PARTICIPLE}|"
     rf"\b(?:i|we)(?:'ve| have) {_PARTICIPLE}",
     re.IGNORECASE,
 )
@@ -204,8 +209,9 @@ class QuestionTime:
 
 
 def _asks_ever(text: str) -> bool:
-    """Whether the question, of several sentences the last, is about all times until now."""
-    question = (split_sentences(text) or [""])[-1]
+    """Whether the last question, or without one the last sentence, is about all times until now."""
+    sentences = split_sentences(text) or [""]
+    question = ([each for each in sentences if each.endswith("?")] or sentences)[-1]
     return _EVER.search(question) is not None and _NOT_EVER.search(question) is None
 
 

@@ -66,6 +66,32 @@ async def test_a_change_that_is_told_again_moves_nobody_back(memory: Memory) -> 
     times = (day(2025, 3, 10), day(2025, 5, 1), day(2025, 10, 1), day(2026, 1, 10))
 
     assert await say(memory, *zip(said, times, strict=True)) == ["Oslo"]
+    assert [each.object for each in await memory.facts.query(user_id="ann", as_of=day(2025, 2, 1))] == []
+
+
+async def test_a_return_within_a_period_that_lasts_is_one(memory: Memory) -> None:
+    said = ("I live in Ghent.", "I live in Oslo.", "I live in Ghent now.")
+    times = (day(2025, 3, 10, 8), day(2025, 3, 10, 10), day(2025, 3, 10, 12))
+
+    assert await say(memory, *zip(said, times, strict=True)) == ["Ghent"]
+
+
+async def test_two_changes_of_one_month_follow_each_other(memory: Memory) -> None:
+    await say(
+        memory, ("I moved to Bruges in March.", day(2026, 3, 10)), ("I moved to Oslo in March.", day(2026, 3, 28))
+    )
+
+    found = [await memory.facts.query(user_id="ann", as_of=day(2026, 3, at)) for at in (15, 30)]
+
+    assert [[fact.object for fact in each] for each in found] == [["Bruges"], ["Oslo"]]
+
+
+async def test_what_begins_and_ends_in_one_period_lasted(memory: Memory) -> None:
+    await say(memory, ("I joined Hooli in 2025.", day(2025, 3, 10)), ("I left Hooli in 2025.", day(2026, 2, 10)))
+
+    [then] = await memory.facts.query(user_id="ann", as_of=day(2025, 6, 1))
+
+    assert then.object == "Hooli"
 
 
 async def test_a_stated_start_is_kept_where_another_home_was_named_in_between(memory: Memory) -> None:

@@ -17,6 +17,7 @@ OFFLINE = Settings(embedder="hash", extractor="rules", **AT_ONCE)
         ("I live in Berlin.", "I meant Bern, not Berlin.", ["Bern"]),
         ("I have a cat named Biscuit.", "Biscuit died.", []),
         ("I work at Zalando.", "I left Zalando.", []),
+        ("I live in Ghent.", "I have lived in Bruges since 2020.", ["Bruges"]),
     ],
 )
 async def test_a_correction_that_is_extracted_first_waits_for_what_it_corrects(

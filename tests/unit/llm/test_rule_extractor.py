@@ -1,5 +1,6 @@
 """The extractor without a model: what it takes from a sentence, and what it leaves alone."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -24,6 +25,18 @@ def shown(claim: Assertion) -> str:
     start = f" >{claim.valid_from.date()}" if claim.valid_from else ""
     end = f" <{claim.valid_to.date()}" if claim.valid_to else ""
     return f"{sign}{claim.predicate} {claim.object}{start}{end}"
+
+
+def statements(sentence: str, beliefs: Sequence[Belief] = ()) -> list[str]:
+    """As shown, but for a second claim without a time: "since 2019" is true at the message, too."""
+    claims = claims_in(turn(sentence), beliefs)
+    dated = {(claim.predicate, claim.object) for claim in claims if claim.valid_from and not claim.valid_to}
+    return [shown(claim) for claim in claims if claim.valid_from or (claim.predicate, claim.object) not in dated]
+
+
+def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
+    said = claims_in(turn("I've lived in Rome since 2016."))
+    assert [shown(claim) for claim in said] == ["lives_in Rome >2016-01-01", "lives_in Rome"]
 
 
 @pytest.mark.parametrize(
@@ -258,7 +271,7 @@ def shown(claim: Assertion) -> str:
     ],
 )
 def test_a_first_person_statement_is_a_claim(sentence: str, expected: list[str]) -> None:
-    assert [shown(claim) for claim in claims_in(turn(sentence))] == expected
+    assert statements(sentence) == expected
 
 
 @pytest.mark.parametrize(
@@ -288,7 +301,7 @@ def test_a_first_person_statement_is_a_claim(sentence: str, expected: list[str])
     ],
 )
 def test_spanish_statements_need_no_subject(sentence: str, expected: list[str]) -> None:
-    assert [shown(claim) for claim in claims_in(turn(sentence))] == expected
+    assert statements(sentence) == expected
 
 
 @pytest.mark.parametrize(
@@ -308,7 +321,7 @@ def test_spanish_statements_need_no_subject(sentence: str, expected: list[str]) 
     ],
 )
 def test_a_spanish_denial_asserts_nothing(sentence: str, expected: list[str]) -> None:
-    assert [shown(claim) for claim in claims_in(turn(sentence))] == expected
+    assert statements(sentence) == expected
 
 
 @pytest.mark.parametrize(
@@ -478,7 +491,7 @@ BELIEVED = (
 def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[str]) -> None:
     beliefs = [Belief("user", *each) for each in BELIEVED]
 
-    assert [shown(claim) for claim in claims_in(turn(sentence), beliefs)] == expected
+    assert statements(sentence, beliefs) == expected
 
 
 def test_a_correction_of_another_speaker_states_nothing() -> None:

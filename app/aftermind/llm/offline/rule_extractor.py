@@ -257,7 +257,9 @@ class _Sentence:
             yield from self._claims_about(rule, match, found, groups, rest)
         if status := groups.get("status"):
             times = self._validity(rule, match.start(), len(self._text) - len(rest))
-            yield self._claim("relationship_status", status, valid_from=times.start, latest_at=times.latest)
+            if times.start is not None:
+                yield self._claim("relationship_status", status, valid_from=times.start, latest_at=times.latest)
+            yield self._claim("relationship_status", status)
         if denied := groups.get("deny"):
             for each in self._names(rule, denied):
                 yield self._claim(rule.predicate, each, operation=Operation.RETRACT)
@@ -296,8 +298,8 @@ class _Sentence:
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
                 yield self._claim(predicate, found, valid_from=start, valid_to=end, latest_at=latest)
-                if is_lasting and self._contradicts(predicate, found):
-                    yield self._claim(predicate, found)  # it is true now, too, and ends what is believed
+                if is_lasting and predicates.cardinality(predicate) is Cardinality.SINGLE:
+                    yield self._claim(predicate, found)  # it is true now, too, whatever was in between
                 if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
                     yield self._end_of_all("spouse", match, start or said_at, latest)
 
@@ -324,15 +326,6 @@ class _Sentence:
             and (among == ["*"] or each.predicate in among)
         ]
         return mine[-1:]
-
-    def _contradicts(self, predicate: str, object_: str) -> bool:
-        """Whether another object of a predicate with one value at a time is believed about the speaker."""
-        return predicates.cardinality(predicate) is Cardinality.SINGLE and any(
-            each.predicate == predicate
-            and predicates.same_text(each.subject, self._subject)
-            and not predicates.same_text(each.object, object_)
-            for each in self._beliefs
-        )
 
     def _corrected(self, found: str, wrong: Sequence[str]) -> Iterator[Assertion]:
         known = [belief for name in wrong for belief in self._believed(name, ["*"])]
