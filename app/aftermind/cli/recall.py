@@ -184,7 +184,8 @@ def _reason_for_no_facts(progress: Progress, pauses: Sequence[JobPause], *, is_f
     if not progress.episodes:
         return "No facts: this user has no messages. `aftermind users` lists the users."
     if is_filtered and progress.facts:
-        return f"No facts match. Without filters the user has {terminal.count_of(progress.facts, 'fact')}."
+        every = terminal.count_of(progress.facts, "fact")
+        return f"No facts match. The user has {every}, with those that have ended."
     return "No facts were found in the messages. `aftermind extraction` shows the reason for each of them."
 
 

@@ -95,7 +95,7 @@ class Folding:
             for fact in timeline
             if effective_start(fact) <= start and (fact.valid_to is None or start < fact.valid_to)
         ]
-        same = next((fact for fact in timeline if _touches(fact, claim)), None)
+        same = next((fact for fact in timeline if _touches(fact, claim) or _contains(fact, claim)), None)
         if same is not None:
             self._again(same, claim)
         elif after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
@@ -213,6 +213,11 @@ def _touches(fact: Fact, claim: Assertion) -> bool:
     ends_after_it_began = claim.valid_to is None or effective_start(fact) <= claim.valid_to
     starts_within = claim.valid_to is not None or effective_start(fact) <= _begins(claim)
     return begins_before_it_ended and ends_after_it_began and starts_within
+
+
+def _contains(fact: Fact, claim: Assertion) -> bool:
+    """Whether a current fact has what the claim states, and more."""
+    return fact.valid_to is None and predicates.is_vaguer(claim.predicate, claim.object, fact.object)
 
 
 def _last_end(claim: Assertion, timeline: Sequence[Fact]) -> datetime | None:

@@ -151,6 +151,13 @@ def searched_text(fact: Fact) -> str:
     return f"{fact.text} {words}" if words else fact.text
 
 
+def is_vaguer(predicate: str, new: str, old: str) -> bool:
+    """Whether a new object says less than an old one and contradicts nothing of it: the year of a birthday."""
+    if predicate != "birthday" or not re.fullmatch(r"\d{4}", new.strip()):
+        return False
+    return new.strip() in old or not re.search(r"\d{4}", old)
+
+
 def relation_text(fact: Fact) -> str:
     """The fact with the words for its relation, of either gender: of a fact that no message words."""
     return f"{fact.text} {_KIN_WORDS.get(fact.predicate, '')}"

@@ -103,6 +103,20 @@ async def test_a_stated_start_is_kept_where_another_home_was_named_in_between(me
     assert then.object == "Bruges"
 
 
+@pytest.mark.parametrize(
+    ("said", "birthday"),
+    [
+        (("My birthday is July 12th.", "I was born in 1990."), "July 12th"),
+        (("I was born on 5 June 1991.", "I was born in 1991."), "5 June 1991"),
+        (("I was born on 5 June 1991.", "I was born in 1992."), "1992"),
+    ],
+)
+async def test_the_year_of_a_birthday_replaces_no_date_of_that_year(
+    memory: Memory, said: tuple[str, str], birthday: str
+) -> None:
+    assert await say(memory, (said[0], day(2024, 1, 1)), (said[1], day(2025, 1, 1))) == [birthday]
+
+
 async def test_a_change_within_a_named_month_is_of_that_month(memory: Memory) -> None:
     await say(memory, ("I live in Ghent.", day(2026, 3, 10)), ("I moved to Bruges last month.", day(2026, 4, 5)))
 
