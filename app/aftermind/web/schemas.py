@@ -15,7 +15,6 @@ from aftermind.recall.query import KINDS as LOADED
 from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
 from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, RecallExplanation, Summary
 from aftermind.types.feedback import MAX_IDS
-from aftermind.types.message import Json
 from aftermind.types.scope import MAX_ID_BYTES
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES, description="At most 512 bytes of UTF-8.")]
@@ -601,10 +600,3 @@ def _plain(value: object) -> object:
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(type(value).__name__)
-
-
-def jsonable(found: Json) -> Any:  # Any: JSON
-    """What holds dataclasses, ids and times, as JSON: an export, a dead letter."""
-    from pydantic_core import to_jsonable_python
-
-    return to_jsonable_python(found, bytes_mode="base64", fallback=str)

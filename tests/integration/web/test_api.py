@@ -229,6 +229,9 @@ def test_a_user_is_exported_and_forgotten_and_everything_has_to_be_said(api: htt
 
     whole = api.get(f"/v1/users/{user}/export").json()
     assert [episode["content"] for episode in whole["episodes"]] == ["a canary sings"]
+    assert whole["vectors"] == {}
+    [vector] = api.get(f"/v1/users/{user}/export", params={"vectors": True}).json()["vectors"].values()
+    assert all(isinstance(number, float) for number in vector)
     assert api.post(f"/v1/users/{user}/forget", json={}).status_code == 422
     done = api.post(f"/v1/users/{user}/forget", json={"everything": True})
     assert done.json()["rows"]["episodes"] == 1

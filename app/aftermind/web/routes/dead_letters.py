@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from aftermind import errors
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.audit import Action
+from aftermind.types.plain_values import to_plain
 from aftermind.types.replay import DeadLetter, JobFilter
 from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import auth, pagination, schemas
@@ -142,6 +143,6 @@ async def discard(what: DiscardIn, memory: Remembering, who: Operator) -> Discar
 
 
 def _to_out(found: DeadLetter) -> dict[str, Any]:
-    whole: dict[str, Any] = schemas.jsonable(found)
+    whole: dict[str, Any] = to_plain(found)
     whole["successors"] = [schemas.job(each).model_dump(mode="json") for each in found.successors]
     return whole

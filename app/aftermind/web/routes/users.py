@@ -114,8 +114,7 @@ async def verify_erasure(user_id: User, memory: Remembering, who: Operator, requ
 async def export(user_id: User, memory: Remembering, who: Reader, *, vectors: bool = False) -> dict[str, Any]:
     """Episodes, facts with their history, blocks, summaries, profile, unfinished jobs and dead letters, costs."""
     found = await memory.export(user_id=user_id, namespace=who.namespace, vectors=vectors)
-    whole: dict[str, Any] = schemas.jsonable(found)
-    return whole
+    return found.to_json()
 
 
 @router.get("/users/{user_id:id}/spending", summary="Model usage of a user")
