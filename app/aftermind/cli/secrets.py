@@ -133,7 +133,7 @@ class _Files:
 
     def replace(self, name: str, text: str) -> None:
         """Write a file, whatever it held."""
-        self.made += 1
+        self.made += not (self._folder / name).exists()
         private_files.write(self._folder / name, text.encode(), mode=READABLE)
         self._give(self._folder / name)
 
