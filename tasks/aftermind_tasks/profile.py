@@ -141,16 +141,15 @@ def _traits(
         earlier = before.traits.get(name)
         evidence = _evidence(fresh, value, earlier)
         seen = [times[each] for each in fresh if each in times]
-        if earlier is not None and _is_old(earlier, value, fresh, seen):
+        if earlier is not None and {str(each) for each in earlier.evidence}.issuperset(fresh):
             old[name] = earlier
             continue
-        if (
-            earlier is not None
-            and isinstance(value, dict)
-            and isinstance(earlier.value, dict)
-            and _is_older(earlier, seen)
-        ):
-            value = {**value, **earlier.value}
+        if earlier is not None and _is_newer(earlier, seen):
+            if isinstance(value, dict) and isinstance(earlier.value, dict):
+                value = {**value, **earlier.value}
+            elif not isinstance(value, list | dict):
+                old[name] = earlier
+                continue
         if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):
             seen.append(earlier.last_message_at)
         last = max(seen, default=None)
@@ -158,13 +157,8 @@ def _traits(
     return {**old, **found} if found and keep_old else found
 
 
-def _is_old(earlier: Trait, value: Json, fresh: Sequence[str], seen: Sequence[datetime]) -> bool:
-    if {str(each) for each in earlier.evidence}.issuperset(fresh):
-        return True
-    return not isinstance(value, list | dict) and _is_older(earlier, seen)
-
-
-def _is_older(earlier: Trait, seen: Sequence[datetime]) -> bool:
+def _is_newer(earlier: Trait, seen: Sequence[datetime]) -> bool:
+    """Whether a trait is of a later time than messages."""
     newest = earlier.last_message_at or earlier.updated_at
     return bool(seen) and newest is not None and max(seen) < newest
 

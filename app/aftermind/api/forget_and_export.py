@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from aftermind import errors
@@ -89,16 +89,21 @@ class Export:
     assertions: tuple[RecordedAssertion, ...] = ()
     vectors: Mapping[EpisodeId, Vector] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:  # Any: JSON, but for times
-        """As `aftermind export` writes it and `aftermind ingest` reads it: dicts, lists, texts, numbers and times.
-
-        Web frameworks write times as ISO 8601; `json.dumps(exported.to_json(), default=str)` does so too.
-        """
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        """As `aftermind export` writes it and `aftermind ingest` reads it."""
         found: dict[str, Any] = to_plain(self)
         return found
 
     def __repr__(self) -> str:
         return f"<Export of {self.scope.user_id!r}: {len(self.episodes)} episodes, {len(self.facts)} facts>"
+
+
+class Erased(NamedTuple):
+    """What a transaction has deleted: counts of rows by kind and of turns in the ledger, by this tombstone."""
+
+    rows: dict[str, int]
+    turns: int
+    stone: Tombstone
 
 
 def add_up(several: Iterable[Forgot]) -> Forgot:
@@ -123,13 +128,11 @@ async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_
             await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))
     known = parts.generation.known or 0
 
-    async def delete(tx: Transaction) -> tuple[dict[str, int], int, Tombstone]:
-        counts, turns, stone = await erase(
-            parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None
-        )
+    async def delete(tx: Transaction) -> Erased:
+        erased = await erase(parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None)
         if parts.trail is not None:
             await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
-        return counts, turns, stone
+        return erased
 
     rows, turns, stone = await parts.effects.commit(owner, delete)
     parts.generation.learn(stone.generation)
@@ -158,10 +161,9 @@ def requested(
 
 async def erase(
     store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0, is_indexed: bool = False
-) -> tuple[dict[str, int], int, Tombstone]:
-    """Write the tombstone and delete the rows and ledger turns that it covers; returns the counts of both, and the
-    tombstone with its number, which is above `known`. The owner stays locked, so nothing is stored concurrently.
-    `is_indexed`: a job empties the external vector index, too.
+) -> Erased:
+    """Write the tombstone, with a number above `known`, and delete the rows and ledger turns that it covers. The owner
+    stays locked, so nothing is stored concurrently. `is_indexed`: a job empties the external vector index, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
     drew_on = await store.drew_on(tx, stone)
@@ -173,7 +175,7 @@ async def erase(
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
-    return counts, turns, stone
+    return Erased(counts, turns, stone)
 
 
 async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]) -> int:

@@ -30,7 +30,6 @@ log = get_logger(__name__)
 
 SETTINGS = "settings"  # the name of the settings among the announced keys
 COMPARED_SETTINGS = ("embedder", "embedding_dimension", "extractor", "chat_model", "language", "namespace_languages")
-
 ANNOUNCED_TABLES = ("namespace_budgets", "placement", "replay_models", "web_cors_origins")  # without secrets
 
 

@@ -72,7 +72,7 @@ def revoke(
 ) -> dict[str, str]:
     """Revoke an API key permanently. Running services apply this within 5 seconds."""
     if not terminal.with_memory(lambda memory: memory.api_keys.revoke(key_id, namespace=namespace)):
-        raise terminal.missing("id", key_id, namespace, "api-keys")
+        raise terminal.missing_id(key_id, namespace, "api-keys")
     out.print(f"{key_id} is revoked.")
     return {"revoked": key_id}
 

@@ -22,6 +22,7 @@ from aftermind.settings import Settings
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Json, Message
 from aftermind.types.audit import Action
 from aftermind.types.job_admin import JobAction, JobActionResult
+from aftermind.types.plain_values import to_plain
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
 
@@ -213,7 +214,7 @@ def get(
 
     letter, messages = terminal.with_memory(work)
     _show(letter, messages)
-    return {**terminal.to_plain(letter), "messages": [each.to_chat() for each in messages]}
+    return {**to_plain(letter), "messages": [each.to_chat() for each in messages]}
 
 
 async def _find_id(memory: Memory, given: str) -> JobId:
@@ -313,7 +314,7 @@ def shorten(text: str) -> str:
 
 
 def _as_json(value: object) -> str:
-    return escape(orjson.dumps(terminal.to_plain(value)).decode())
+    return escape(orjson.dumps(to_plain(value)).decode())
 
 
 def _show(letter: DeadLetter, messages: Sequence[Message | Episode]) -> None:

@@ -25,6 +25,7 @@ from aftermind.settings import Settings
 from aftermind.stores.protocol import UserInfo
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
+from aftermind.types.plain_values import to_plain
 from aftermind.types.scope import GROUP_PREFIX
 
 OWNED = "owned: rows with the user's id, whatever their content."
@@ -109,7 +110,7 @@ def export(
         return await _export(memory, user, namespace, vectors=vectors)
 
     taken = terminal.with_memory(work)
-    data = orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
+    data = orjson.dumps(to_plain(taken), option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
     if to is None:
         sys.stdout.buffer.write(data + b"\n")
         raise typer.Exit
@@ -135,7 +136,7 @@ def _export_all(namespace: str | None, to: str | None, *, vectors: bool) -> dict
             async for user in _each_user(memory, namespace):
                 await terminal.record_read(memory, Action.EXPORT, user=user, namespace=namespace, vectors=vectors)
                 taken = await _export(memory, user, namespace, vectors=vectors)
-                file.write(orjson.dumps(terminal.to_plain(taken), option=orjson.OPT_NON_STR_KEYS) + b"\n")
+                file.write(orjson.dumps(to_plain(taken), option=orjson.OPT_NON_STR_KEYS) + b"\n")
                 counts.update(users=1, episodes=len(taken.episodes), facts=len(taken.facts))
         return {"to": to or "", **counts}
 
@@ -209,7 +210,7 @@ def forget(
     if gone.proof is not None:
         _show_proof(gone.proof, user, namespace, wide=wide)
         about = {"user_id": user, "namespace": namespace or Settings().namespace, "not_searched": NOT_SEARCHED}
-        shown = {"is_erased": gone.proof.after.is_erased, **about, **terminal.to_plain(gone)}
+        shown = {"is_erased": gone.proof.after.is_erased, **about, **to_plain(gone)}
         if not gone.proof.after.is_clean:
             raise terminal.ExitWithResult(1, shown)
         return shown

@@ -52,8 +52,9 @@ def metrics(
                 highest, at = max(values)
                 mean = sum(value for value, _ in values) / len(values)
                 numbers = (_short(value) for value in (values[-1][0], mean, highest))
-                when = terminal.when(datetime.fromtimestamp(at, UTC))
-                when = when.split()[1] if over <= timedelta(days=1) else when
+                peak_at = datetime.fromtimestamp(at, UTC)
+                is_recent = over <= timedelta(days=1)
+                when = f"{peak_at:%H:%M}" if is_recent else terminal.when(peak_at)
                 shown.add_row(title, escape(name), *numbers, when, terminal.one_line(unit))
     terminal.show(shown, wide=wide)
     period = f"{terminal.when(found[0].at)} to {terminal.when(found[-1].at)}"

@@ -17,12 +17,13 @@ from pydantic.fields import FieldInfo
 from aftermind import __version__
 from aftermind.api import local_web_token
 from aftermind.api.address_resolution import Addresses, named_replicas
-from aftermind.cli import terminal, worker
+from aftermind.cli import worker
 from aftermind.cli.terminal import out
 from aftermind.settings import PREFIX, Settings
 from aftermind.stack import Command, ComponentState, ComponentStatus, Endpoints, HealthCheck, StopOrder, ports
 from aftermind.stack.state_dir import read_json, write_json
 from aftermind.telemetry import exposition
+from aftermind.types.plain_values import to_plain
 from aftermind.wire import queues
 
 # A process for each group, so that slow model calls never hold up a store.
@@ -169,7 +170,7 @@ def _is_digest_of(settings: Settings, known: str) -> bool:
 
 def _digest(settings: Settings, salt: str) -> str:
     # scrypt: a password in a URL may be short
-    plain = terminal.to_plain({name: _revealed(value) for name, value in settings.model_dump().items()})
+    plain = to_plain({name: _revealed(value) for name, value in settings.model_dump().items()})
     text = orjson.dumps([__version__, plain], default=str, option=orjson.OPT_SORT_KEYS)
     return f"{salt}:{hashlib.scrypt(text, salt=salt.encode(), n=2**12, r=8, p=1).hex()}"
 

@@ -26,7 +26,7 @@ from aftermind.settings import Settings
 from aftermind.types import Json
 from aftermind.types.audit import Action
 from aftermind.types.job import to_dollars
-from aftermind.types.plain_values import to_plain as to_plain
+from aftermind.types.plain_values import to_plain
 
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command needs
     from aftermind.api.address_resolution import Addresses
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy, which not every command need
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Id = TypeVar("Id", bound=UUID)
+U = TypeVar("U", bound=UUID)
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
 
@@ -112,11 +112,11 @@ def show(shown: Table | str, *, wide: bool = False) -> None:
         print_table(shown, wide=wide)
 
 
-def missing(option: str, value: str, namespace: str | None, family: str) -> errors.InvalidFilter:
+def missing_id(value: str, namespace: str | None, family: str) -> errors.InvalidFilter:
     """The error for an id that a namespace does not have, of the commands `family`."""
     where = namespace or Settings().namespace
     why = f"namespace {where!r} has none with it. `aftermind {family} list` lists them; --namespace names another one."
-    return errors.InvalidFilter(option, value, why)
+    return errors.InvalidFilter("id", value, why)
 
 
 def note_limit(found: Sequence[object], limit: int) -> None:
@@ -188,7 +188,7 @@ def _print_with_lines_below(shown: Table, place: int, terminal: Console) -> None
                 terminal.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim", soft_wrap=False)
 
 
-def match_short_id(ids: Iterable[Id], given: str) -> Id | None:
+def match_short_id(ids: Iterable[U], given: str) -> U | None:
     """The one id that ends with the given text; None if there is none, or several."""
     found = [each for each in set(ids) if len(given) >= MIN_ID_CHARACTERS and str(each).endswith(given)]
     return found[0] if len(found) == 1 else None

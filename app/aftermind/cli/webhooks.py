@@ -1,5 +1,6 @@
 """`aftermind webhooks`: where a namespace's events are posted to."""
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated
@@ -9,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from aftermind.api.webhooks import Webhooks
 from aftermind.cli import terminal
 from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
@@ -79,7 +81,7 @@ def rotate_secret(
 
     rotated = terminal.with_memory(work)
     if rotated is None:
-        raise terminal.missing("id", webhook_id, namespace, "webhooks")
+        raise terminal.missing_id(webhook_id, namespace, "webhooks")
     until = rotated.webhook.former_secret_until
     ends = "no longer signs" if until is None else f"signs too until {terminal.when(until)}"
     terminal.err.print(f"The former secret {ends}. Keep the new one: it is not shown again.")
@@ -91,14 +93,7 @@ def rotate_secret(
 @terminal.with_json
 def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Enable a webhook again and deliver its pending events now."""
-
-    async def work(memory: Memory) -> WebhookId | None:
-        found = await _find_id(memory, webhook_id, namespace)
-        return found if await memory.webhooks.enable(found, namespace=namespace) else None
-
-    found = terminal.with_memory(work)
-    if found is None:
-        raise terminal.missing("id", webhook_id, namespace, "webhooks")
+    found = _apply(lambda hooks: hooks.enable, webhook_id, namespace)
     out.print(f"{webhook_id} is tried again.")
     return {"enabled": str(found)}
 
@@ -107,16 +102,24 @@ def enable(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
 @terminal.with_json
 def delete(webhook_id: Id, *, namespace: Namespace = None) -> dict[str, str]:
     """Delete a webhook and its pending events."""
+    found = _apply(lambda hooks: hooks.delete, webhook_id, namespace)
+    out.print(f"{webhook_id} gets nothing any more.")
+    return {"deleted": str(found)}
+
+
+def _apply(
+    call: Callable[[Webhooks], Callable[..., Awaitable[bool]]], webhook_id: str, namespace: str | None
+) -> WebhookId:
+    """Call a method of `memory.webhooks` with a webhook that the namespace has; returns its whole id."""
 
     async def work(memory: Memory) -> WebhookId | None:
         found = await _find_id(memory, webhook_id, namespace)
-        return found if await memory.webhooks.delete(found, namespace=namespace) else None
+        return found if await call(memory.webhooks)(found, namespace=namespace) else None
 
     found = terminal.with_memory(work)
     if found is None:
-        raise terminal.missing("id", webhook_id, namespace, "webhooks")
-    out.print(f"{webhook_id} gets nothing any more.")
-    return {"deleted": str(found)}
+        raise terminal.missing_id(webhook_id, namespace, "webhooks")
+    return found
 
 
 async def _find_id(memory: Memory, given: str, namespace: str | None) -> WebhookId:
@@ -125,7 +128,7 @@ async def _find_id(memory: Memory, given: str, namespace: str | None) -> Webhook
         return WebhookId(UUID(given))
     listed = await memory.webhooks.list(namespace=namespace)
     if (found := terminal.match_short_id([hook.id for hook in listed], given)) is None:
-        raise terminal.missing("id", given, namespace, "webhooks")
+        raise terminal.missing_id(given, namespace, "webhooks")
     return found
 
 

@@ -226,12 +226,13 @@ def score_facts(
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
     "Where do I live?" is about the user's home, however certain a sister's is.
     """
-    turns = {turn.id: (match.score, turn) for match, turn in _turns(matches)}
-    related = _related_shares(facts, [turn for _, turn in turns.values()], words)
+    turns = _turns(matches)
+    scores = {turn.id: match.score for match, turn in turns}
+    related = _related_shares(facts, [turn for _, turn in turns], words)
     found: list[Match] = []
     for fact in sorted(facts, key=lambda fact: fact.subject != USER):
         share = max(shares.get(fact.id, 0.0), related.get(fact.id, 0.0))
-        best = max((turns[each][0] for each in fact.sources if each in turns), default=0.0)
+        best = max((scores.get(each, 0.0) for each in fact.sources), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
         found.append(Match(item=fact, score=score, lexical_score=share))
     placed = _behind_own(found, set(tokens(question)), related)
@@ -262,17 +263,21 @@ def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: Ques
 
     The words of the question are counted in the sentences that gave the relation, and in the fact.
     """
-    others = {folded(fact.subject) for fact in facts if fact.subject != USER}
+    others = [fact for fact in facts if fact.subject != USER]
+    if not others:
+        return {}
+    people = {folded(fact.subject) for fact in others}
     relations: dict[str, list[str]] = {}
-    for fact in facts if others else ():
-        if fact.subject == USER and folded(fact.object) in others:
+    for fact in facts:
+        if fact.subject == USER and folded(fact.object) in people:
             about = [turn for turn in turns if turn.id in fact.sources]
             given = [text for turn in about for text in _sentences_with([fact], turn)[0]]
             relations.setdefault(folded(fact.object), []).extend(given or [relation_text(fact)])
     found: dict[FactId, float] = {}
-    for fact in facts:
-        of_fact = words.share(fact.text)
-        for text in relations.get(folded(fact.subject), ()) if of_fact else ():
+    for fact in others:
+        texts = relations.get(folded(fact.subject), ())
+        of_fact = words.share(fact.text) if texts else 0.0
+        for text in texts if of_fact else ():
             share = words.share(f"{text} {fact.text}")
             if share > max(of_fact, words.share(text), found.get(fact.id, 0.0)):
                 found[fact.id] = share

@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from aftermind import Export, Memory, Message, Settings
-from aftermind.cli import importers, ingest, terminal
+from aftermind.cli import importers, ingest
 from aftermind.cli.importers import BadLine
+from aftermind.types.plain_values import to_plain
 from tests.support.learning import AT_ONCE
 
 LEARNS_AT_ONCE = Settings(**AT_ONCE)
@@ -78,7 +79,7 @@ async def test_messages_that_were_undone_are_hidden_where_an_export_is_ingested_
             if "nuts" in said:
                 await memory.undo(*receipt.episode_ids, user_id="cora")
         exported = await memory.export(user_id="cora")
-        text = orjson.dumps(terminal.to_plain(exported), option=orjson.OPT_NON_STR_KEYS)
+        text = orjson.dumps(to_plain(exported), option=orjson.OPT_NON_STR_KEYS)
         (tmp_path / "cora.json").write_bytes(text)
         read = list(importers.read(tmp_path / "cora.json", user=None, session=None))
 
@@ -96,7 +97,7 @@ async def exported(memory: Memory, user: str | None, path: Path) -> Path:
 
 
 def written(path: Path, export: Export) -> Path:
-    path.write_bytes(orjson.dumps(terminal.to_plain(export), option=orjson.OPT_NON_STR_KEYS))
+    path.write_bytes(orjson.dumps(to_plain(export), option=orjson.OPT_NON_STR_KEYS))
     return path
 
 
@@ -130,7 +131,7 @@ async def test_edits_of_facts_and_blocks_are_made_again_where_an_export_is_inges
         why = await memory.facts.why(bergen, **owner)
         block = await memory.blocks.get("human", **owner)
         await memory.forget(ids=bergen.sources, **owner)
-        left = orjson.dumps(terminal.to_plain(await memory.export(**owner)), option=orjson.OPT_NON_STR_KEYS)
+        left = orjson.dumps(to_plain(await memory.export(**owner)), option=orjson.OPT_NON_STR_KEYS)
     assert (once.edits, twice.edits) == (6, 0), "a correction is two: a retraction, and the new object"
     assert here == there
     assert "Mel same as Melanie" in merged

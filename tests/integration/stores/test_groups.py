@@ -122,7 +122,7 @@ async def test_an_export_is_plain_json(memory: Memory) -> None:
 
     exported = (await memory.export(user_id="alice", vectors=True)).to_json()
 
-    assert json.loads(json.dumps(exported, default=str))["episodes"][0]["content"] == "I live in Oslo."
+    assert json.loads(json.dumps(exported))["episodes"][0]["content"] == "I live in Oslo."
 
 
 async def test_facts_of_an_erased_member_go_and_those_that_others_said_stay(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ class Retention:
 
     def _erasing(self, stone: Tombstone, *, by: str) -> Callable[[Transaction], Awaitable[dict[str, int]]]:
         async def work(tx: Transaction) -> dict[str, int]:
-            counts, *_ = await erase(self._store, self._ledger, tx, stone, is_indexed=self._is_indexed)
+            counts = (await erase(self._store, self._ledger, tx, stone, is_indexed=self._is_indexed)).rows
             if self._trail is not None:
                 said: dict[str, Json] = {"by": by, "ids": len(stone.ids)}
                 name = stone.owner.namespace
