@@ -1,0 +1,205 @@
+"""What was said and is no longer true."""
+
+import pytest
+
+from aftermind import Fact, Memory, RecallBlock, RecallMode, Settings
+from aftermind.recall.render import without_turns
+from aftermind.types import Episode
+from tests.support.conversations import recall_after, say, texts
+from tests.support.learning import AT_ONCE, UNHURRIED
+
+
+async def test_what_is_no_longer_true_comes_after_what_took_its_place_and_is_marked(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300)
+    former = next(each for each in block.matches if "Bergen and I work" in getattr(each.item, "content", ""))
+
+    assert "Oslo" in texts(block)[0]
+    assert former.superseded_at is not None
+    assert former.superseded_at.date().isoformat() == "2025-05-26"
+    assert '<turn by="user" superseded="2025-05-26">' in block.text
+
+
+async def test_what_is_no_longer_true_is_marked_in_a_block_without_facts(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300, load=["history"])
+    found = await memory.explain("Where does Alice live?", user_id="alice", token_budget=300, load=["history"])
+
+    assert '<turn by="user" superseded="2025-05-26">' in block.text
+    items = [each.item for each in (*block.matches, *(each.match for each in found.excluded))]
+    assert not any(isinstance(item, Fact) for item in items)
+
+
+async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_rest(memory: Memory) -> None:
+    block = await memory.recall("Which work is Alice a biologist for?", user_id="alice", token_budget=300)
+    found = next(each for each in block.matches if "marine biologist" in getattr(each.item, "content", ""))
+
+    assert found.superseded_at is None
+    assert "superseded=" not in block.text
+
+
+async def test_a_marked_turn_is_recognised_as_one_that_the_model_is_shown_anyway(memory: Memory) -> None:
+    block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300)
+    shown = [each.item for each in block.matches if isinstance(each.item, Episode) and each.superseded_at is not None]
+
+    left = without_turns(block, {each.id for each in shown})
+
+    assert [each for each in block.matches if each not in left.matches] == [
+        each for each in block.matches if each.superseded_at is not None
+    ]
+    assert "superseded=" not in left.text
+
+
+async def test_what_took_the_place_of_a_statement_is_found_with_a_small_limit() -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for text in (
+            "I live in Lisbon.",
+            "I moved from Lisbon to Bergen.",
+            *(f"Note {n} of the day." for n in range(9)),
+        ):
+            await (await memory.remember(text, user_id="alice")).extracted(timeout=60)
+
+        found = await memory.recall("Where do I live now?", user_id="alice", limit=2)
+
+    assert "I moved from Lisbon to Bergen." in texts(found)
+
+
+async def test_what_has_ended_without_a_successor_is_marked_and_ranks_below_its_end(empty: Memory) -> None:
+    await say(empty, ("I'm vegan.", (2026, 1, 10)), ("I'm not vegan anymore.", (2026, 6, 5)))
+
+    block = await empty.recall("Am I vegan?", user_id="vera")
+
+    first, second = (match for match in block.matches if isinstance(match.item, Episode))
+    assert (first.item.content, second.item.content) == ("I'm not vegan anymore.", "I'm vegan.")  # type: ignore[union-attr]
+    assert second.superseded_at is not None
+    assert 'superseded="2026-06-05"' in block.text
+
+
+async def test_a_corrected_fact_ranks_as_high_as_the_one_before(empty: Memory) -> None:
+    await say(
+        empty,
+        ("I'm Ben, hello.", (2026, 1, 10)),
+        ("I teach at a school in Leeds.", (2026, 1, 11)),
+        ("I work at Acme in Leeds.", (2026, 1, 12)),
+        ("The bus to work was late.", (2026, 1, 13)),
+    )
+    question = "Where does Ben work now?"
+    before = await empty.recall(question, user_id="vera")
+    [acme] = [fact for fact in await empty.facts.query(user_id="vera") if fact.object == "Acme"]
+
+    corrected = await empty.facts.correct(acme, "Globex", user_id="vera")
+    after = await empty.recall(question, user_id="vera")
+
+    def score(block: RecallBlock, text: str) -> float:
+        return max(match.score for match in block.matches if text in getattr(match.item, "text", ""))
+
+    assert corrected is not None
+    assert corrected.sources == acme.sources
+    assert score(after, "Globex") >= score(before, "Acme")
+    why = await empty.facts.why(corrected, user_id="vera")
+    assert why is not None
+    assert [each.content for each in why.episodes] == ["I work at Acme in Leeds."]
+
+
+async def test_a_statement_passes_its_score_on_to_what_took_its_place_for_that_question_alone() -> None:
+    """A message states two facts, and both have new ones."""
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        await say(
+            memory,
+            ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
+            ("I am at Airbus since Monday. I now work at Airbus.", (2025, 9, 15)),
+            ("I moved to Toulouse last week.", (2025, 10, 15)),
+        )
+        scores = {}
+        for question in ("Where do I work?", "Where do I live?"):
+            found = await memory.recall_scored(question, user_id="vera", load=["history", "facts"])
+            scores[question] = {str(getattr(match.item, "content", match.item)): match.score for match in found}
+
+    work, live = scores.values()
+    new_job, new_home = "I am at Airbus since Monday. I now work at Airbus.", "I moved to Toulouse last week."
+    assert work[new_job] > 0.5 > 0.1 > work.get(new_home, 0.0)
+    assert live[new_home] > 0.5 > 0.1 > live.get(new_job, 0.0)
+
+
+EACH_MODE = pytest.mark.parametrize("mode", ["vector", "recency", "hybrid", "lexical"])
+
+
+@EACH_MODE
+async def test_every_mode_marks_what_is_no_longer_true(mode: RecallMode) -> None:
+    """Also of a message that states something that still is."""
+    block = await recall_after(
+        ("Hi, I'm Mia. I live in Lyon and I work at Renault.", (2025, 3, 10)),
+        ("I left Renault. I now work at Airbus.", (2025, 9, 15)),
+        question="Where does Mia work?",
+        mode=mode,
+    )
+
+    turns = [match for match in block.matches if isinstance(match.item, Episode)]
+    assert [bool(match.superseded_at) for match in turns] == [False, True]
+    assert turns[-1].item.content.startswith("Hi, I'm Mia.")  # type: ignore[union-attr]
+
+
+@EACH_MODE
+async def test_a_message_keeps_its_place_for_questions_about_what_still_is_true(mode: RecallMode) -> None:
+    """Its other statement has ended."""
+    block = await recall_after(
+        ("I live in Lyon and I work at Renault.", (2025, 3, 10)),
+        ("I moved to Toulouse last week.", (2025, 10, 15)),
+        question="Where does the user work?",
+        mode=mode,
+    )
+
+    [match] = [match for match in block.matches if "Renault" in getattr(match.item, "content", "")]
+    assert match.superseded_at is None
+
+
+@pytest.mark.parametrize(
+    ("said", "question", "former", "present"),
+    [
+        (("Vivo en Madrid y trabajo como abogada.", "Me mudé a Valencia."), "¿Dónde vivo?", "Madrid", "Valencia"),
+        (
+            ("J'habite à Lyon. Je travaille comme infirmière.", "J'ai déménagé à Nantes."),
+            "Où j'habite ?",
+            "Lyon",
+            "Nantes",
+        ),
+        (
+            ("Ich wohne in Hamburg und arbeite als Koch.", "Ich bin nach Berlin umgezogen."),
+            "Wo wohne ich?",
+            "Hamburg",
+            "Berlin",
+        ),
+    ],
+)
+async def test_what_is_no_longer_true_is_marked_in_every_language_of_the_rules(
+    empty: Memory, said: tuple[str, str], question: str, former: str, present: str
+) -> None:
+    await say(empty, (said[0], (2021, 1, 1)), (said[1], (2024, 1, 1)))
+
+    found = await empty.recall_scored(question, user_id="vera")
+
+    facts = [match for match in found if isinstance(match.item, Fact)]
+    episodes = [match for match in found if isinstance(match.item, Episode)]
+    assert present in facts[0].item.text  # type: ignore[union-attr]
+    assert [present in match.item.content for match in episodes] == [True, False]  # type: ignore[union-attr]
+    assert episodes[1].superseded_at is not None
+
+
+async def test_a_message_with_something_that_ended_still_answers_about_its_other_sentences(empty: Memory) -> None:
+    said = ("I live in Minsk. We had pancakes for breakfast.", "I moved to Vilnius.")
+    await say(empty, *((text, (2024, year, 1)) for year, text in enumerate(said, 1)))
+
+    breakfast = await empty.recall_scored("What did we have for breakfast?", user_id="vera")
+    home = await empty.recall_scored("Where do I live?", user_id="vera")
+
+    assert isinstance(breakfast[0].item, Episode)
+    assert (breakfast[0].item.content, breakfast[0].superseded_at) == (said[0], None)
+    assert max(match.score for match in breakfast if "Vilnius" in str(match.item)) < 0.2
+    assert all("Vilnius" in str(match.item) for match in home[:2])
+
+
+async def test_another_object_of_several_takes_no_place_of_one_that_ended(empty: Memory) -> None:
+    said = ("I have a cat named Pickle.", "We have a dog named Otto.", "Pickle died yesterday.")
+    await say(empty, *((text, (2024, month, 1)) for month, text in enumerate(said, 1)))
+
+    found = await empty.recall_scored("What is my cat called?", user_id="vera")
+
+    assert max(match.score for match in found if "Otto" in str(match.item)) < 0.1
