@@ -59,7 +59,8 @@ def grounded(
     """The assertions that are in trusted turns, each with only those sources that contain it.
 
     The quote occurs in the source, and so do the content words of the object, by their stems; dates and numbers may be
-    written differently. An end of every object has a quote alone; no answer of a model has one. The subject is the
+    written differently. Of an end the quote is enough ("we broke up" ends `engaged`); no answer of a model has
+    one. The subject is the
     user, a speaker, one of the given `subjects`, or named by a trusted turn. No field resembles an instruction.
     """
     trusted = {turn.id: _QuotableTurn(turn) for turn in turns if turn.trusted}
@@ -97,8 +98,8 @@ class _QuotableTurn:
         """Whether the quote occurs here, and every content word of the object is in the turn."""
         if claim.quote is not None and not self._holds(claim.quote):
             return False
-        is_of_all = claim.operation is Operation.END and not claim.object and claim.quote is not None
-        return is_of_all or self._names(claim.object)
+        is_end = claim.operation is Operation.END and claim.quote is not None
+        return is_end or self._names(claim.object)
 
     @cached_property
     def text(self) -> str:

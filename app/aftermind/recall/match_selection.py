@@ -43,6 +43,7 @@ WITHOUT_WORDS = 0.05  # the least score of its turns where the question's other 
 FEW_TERMS = 3  # of a message, with which it is half as likely to report what happened: thanks have fewer
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
+ENDED = -1.0  # likewise, where nothing took its place: "Do I have a dog?" is answered by a dog that died, too
 # Of what the best fact of a turn has more of the question than the worst: with less it is about something else.
 ASKED_SHARE = 0.5
 BEHIND_OWN = 0.5  # of the score of the user's own fact, which facts about others have at most: see `_behind_own`
@@ -305,17 +306,21 @@ def supersede(
     start: datetime | None = None,
     names_user: bool = False,
     named: Collection[FactId] = (),
+    question: str = "",
 ) -> tuple[list[Match], dict[FactId, float]]:
     """Matches with those marked, and less likely, whose statement was no longer true at a moment.
 
     What took its place answers instead: the fact that is true then and its turns get the score, by fact. A question
     about the past only gets the marks, except for what had ended before the `start` of its period. A turn that states
-    more keeps its score for questions about the rest; one with the user's name does not pass its score on where the
+    more keeps its score for questions about the rest; one whose facts have no successor loses less, and nothing if the
+    question has a past tense ("What was my dog called?"). One with the user's name does not pass its score on where the
     question `names_user` and has no word of what ended. What began after the moment passes its score on
     likewise, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on.
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
+    held = {_about(fact) for fact in current}
+    alone = 0.0 if _IN_THE_PAST.search(question) else ENDED
     replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE}
     later = [fact for fact in facts if fact.valid_from and fact.valid_from > moment and _about(fact) in replaced]
     passed_on: dict[FactId, float] = {}
@@ -331,7 +336,8 @@ def supersede(
         at = max((fact.valid_to for fact in ends if fact.valid_to and fact.valid_to <= moment), default=None)
         is_answer = at is not None and is_past and (start is None or at > start)
         is_named = any(fact.id in named for fact in ends)
-        score = match.score if is_answer or is_named else shifted(match.score, SUPERSEDED)
+        penalty = SUPERSEDED if any(_about(fact) in held for fact in ends) else alone
+        score = match.score if is_answer or is_named else shifted(match.score, penalty)
         found.append(replace(match, superseded_at=at, score=score))
         is_by_name = names_user and any(fact.names_user for fact in stands)
         about = {_about(fact) for fact in ends if not is_by_name or words.share(searched_text(fact))}

@@ -608,6 +608,7 @@ class Recall:
                 start=start,
                 names_user=run.names_user,
                 named=former.named,
+                question=run.query.searched,
             )
         if former.facts and not run.time.is_ever and run.query.mode is not RecallMode.RECENCY:
             for fact in former.successors:

@@ -86,10 +86,11 @@ class Grammar:
     clause_starts: frozenset[str]
     not_objects: frozenset[str]
     adjectives: frozenset[str]
-    unmarried: frozenset[str]
+    engaged: frozenset[str]  # statuses that end with a partner
     not_names: frozenset[str]
     kin: Mapping[str, str]
     favorites: Mapping[str, str]
+    status_ends: Mapping[str, str]  # by a status of a relationship, the predicates that it ends
     dates: Mapping[str, str]
     date_words: re.Pattern[str]
     unreal: re.Pattern[str]
@@ -146,7 +147,7 @@ def grammar_of(language: str) -> Grammar:
                 "definite",
                 "generic",
             ),
-            *("anaphora", "unmarried"),
+            *("anaphora", "engaged"),
         )
     }
     return Grammar(
@@ -154,6 +155,7 @@ def grammar_of(language: str) -> Grammar:
         rules=tuple(rule for each in data["rules"] for rule in _rules(each, macros)),
         kin=data.get("kin", {}),
         favorites=data.get("favorites", {}),
+        status_ends=data["status_ends"],
         dates=data.get("dates", {}),
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
         conjunctions=conjunctions,

@@ -52,7 +52,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "3"
+    version = "4"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -280,11 +280,14 @@ class _Sentence:
                     yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
-            case FormEffect.END if not found:
-                yield self._end_of_all(predicate, match, end or said_at, latest)
             case FormEffect.END:
-                start = start if end else None
-                yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
+                if found:
+                    start = start if end else None
+                    yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
+                else:
+                    yield self._end_of(predicate, "", match, end or said_at, latest)
+                for status in sorted(self._grammar.engaged) if predicate == "has_partner" else ():
+                    yield self._end_of("relationship_status", status, match, end or said_at, latest)
             case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case FormEffect.NOT if self._grammar.ended.search(self._text):
@@ -300,8 +303,9 @@ class _Sentence:
                 yield self._claim(predicate, found, valid_from=start, valid_to=end, latest_at=latest)
                 if is_lasting and predicates.cardinality(predicate) is Cardinality.SINGLE:
                     yield self._claim(predicate, found)  # it is true now, too, whatever was in between
-                if predicate == "relationship_status" and found.lower() in self._grammar.unmarried:
-                    yield self._end_of_all("spouse", match, start or said_at, latest)
+                if predicate == "relationship_status":
+                    for over in self._grammar.status_ends.get(found.lower(), "").split():
+                        yield self._end_of(over, "", match, start or said_at, latest)
 
     def _is_closed(self, rest: str) -> bool:
         left = rest.strip()
@@ -344,9 +348,14 @@ class _Sentence:
             return f"favorite_{self._grammar.favorites.get(what, what).replace(' ', '_')}"
         return self._grammar.kin[str(groups["kin"]).lower()] if rule.predicate == "kin" else rule.predicate
 
-    def _end_of_all(self, predicate: str, match: re.Match[str], at: datetime, latest: datetime | None) -> Assertion:
-        """The end of every object: its quote, the words of the form, is its only evidence."""
-        claim = self._claim(predicate, "", operation=Operation.END, valid_to=at, latest_at=latest)
+    def _end_of(
+        self, predicate: str, object_: str, match: re.Match[str], at: datetime, latest: datetime | None
+    ) -> Assertion:
+        """The end of an object, if it is a fact, or of every one ("").
+
+        Its quote, the words of the form, is its only evidence: they do not name the object.
+        """
+        claim = self._claim(predicate, object_, operation=Operation.END, valid_to=at, latest_at=latest)
         return replace(claim, quote=match.group())
 
     def _claim(
