@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from math import isnan
 from time import perf_counter
 from uuid import UUID
 
@@ -56,7 +55,7 @@ from aftermind.recall.query_embeddings import QueryVectors
 from aftermind.recall.question_time import CANDIDATES, UNSPECIFIC_TERMS, QuestionTime
 from aftermind.recall.render import as_text, line_of
 from aftermind.recall.replica_selection import Route, Routing
-from aftermind.recall.reranker import Reranker
+from aftermind.recall.reranker import RERANKED, Reranker, rerank
 from aftermind.recall.session_diversification import asks_about_all_sessions, diversify_sessions
 from aftermind.settings import Settings
 from aftermind.stores import feedback_counts
@@ -97,7 +96,6 @@ Follow = Callable[[EmbedderIdentity], Awaitable[_Serving | None]]
 REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
 # For pending texts, of the budget: they end before `REPLICAS_SHARE`, so that no replica is left because of them.
 PENDING_SHARE = 0.5
-RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
 # A turn that is less likely to answer is not shown, unless the owner has no more turns than the limit.
 # Twice as much costs MiniLM 0.009 of recall@10 where answers are spread over sessions; half as much finds the same.
 NOISE = 0.001
@@ -624,8 +622,14 @@ class Recall:
                 run.time.valid_facts(facts) if run.time.end is not None else [*run.briefing.facts, *former.facts]
             )
             found = self._scored_facts(run, limit)
-        if run.query.rerank:
-            found = await self._rerank(run, found)
+        if run.query.rerank and self._reranker is not None:
+            reranked, failure = await rerank(
+                self._reranker, run.query.searched, [*run.matches, *found], deadline=run.deadline
+            )
+            run.degraded += [failure] if failure else []
+            episodes = [each for each in reranked if isinstance(each.item, Episode)]
+            run.matches = [replace(each, rank=rank) for rank, each in enumerate(episodes, start=1)]
+            found = [each for each in reranked if isinstance(each.item, Fact)]
             _keep_likely(run, run.matches, least=run.min_score)
         ranked = run.matches
         if run.query.diversity:
@@ -741,29 +745,6 @@ class Recall:
             run.excluded.near = every[len(places) :]
         return places
 
-    async def _rerank(self, run: _Run, facts: list[Match]) -> list[Match]:
-        """Reorder messages and facts by the reranker's own scores; returns the facts. The order's k-th has the k-th
-        greatest score, so whatever follows keeps it. Where the reranker fails or is slow, the order stays.
-        """
-        found = [*run.matches, *facts]
-        if self._reranker is None or not found:
-            return facts
-        try:
-            async with asyncio.timeout_at(run.deadline):
-                given = await self._reranker(run.query.searched, [_read_text(each) for each in found])
-            pairs = sorted(zip(found, map(_number, given), strict=True), key=lambda pair: -pair[1])
-        except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
-            run.degraded.append(f"the reranker failed ({type(exc).__name__}): its order is missing")
-            return facts
-        scores = sorted((each.score for each in found), reverse=True)
-        reranked = [
-            replace(each, rerank_score=by_reranker, score=score)
-            for (each, by_reranker), score in zip(pairs, scores, strict=True)
-        ]
-        episodes = [each for each in reranked if isinstance(each.item, Episode)]
-        run.matches = [replace(each, rank=rank) for rank, each in enumerate(episodes, start=1)]
-        return [each for each in reranked if isinstance(each.item, Fact)]
-
     def _scored_facts(self, run: _Run, limit: int) -> list[Match]:
         question, words, passed_on = run.query.searched, run.words, run.passed_on
         scored = match_selection.score_facts(
@@ -870,17 +851,3 @@ def _explained(found: Sequence[tuple[Match, ExclusionReason]], block: RecallBloc
         ExcludedMatch(match=match, reason=reason, tokens=count)
         for (match, reason), count in zip(kept, tokens, strict=True)
     )
-
-
-def _number(score: float) -> float:
-    if isnan(score):
-        raise ValueError("a score is not a number")
-    return float(score)
-
-
-def _read_text(match: Match) -> str:
-    """What a reranker reads of a match."""
-    item, passage = match.item, match.passage
-    if isinstance(item, Episode):
-        return item.content if passage is None else item.content[passage.start : passage.end]
-    return item.text if isinstance(item, Fact) else ""

@@ -2,13 +2,54 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from math import isnan
 from threading import Lock
 from typing import Any
 
 from aftermind import errors
+from aftermind.types import Episode, Fact, Match
 
+RERANKED = 50  # candidates that a reranker reads: a cross-encoder takes some 10 ms each
 # A question and the texts found for it to a score for each text; higher is better, the scale does not matter.
 Reranker = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
+
+
+async def rerank(
+    reranker: Reranker, question: str, found: Sequence[Match], *, deadline: float
+) -> tuple[list[Match], str | None]:
+    """Matches in the order of the reranker's own scores, and why they are not; the k-th has the k-th greatest score.
+
+    Where the reranker fails, or is not ready at `deadline` (of the loop's clock), the order stays.
+    """
+    if not found:
+        return [], None
+    try:
+        async with asyncio.timeout_at(deadline):
+            given = await reranker(question, [_read_text(each) for each in found])
+        pairs = sorted(zip(found, map(_number, given), strict=True), key=lambda pair: -pair[1])
+    except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
+        return list(found), f"the reranker failed ({type(exc).__name__}): its order is missing"
+    scores = sorted((each.score for each in found), reverse=True)
+    reranked = [
+        replace(each, rerank_score=by_reranker, score=score)
+        for (each, by_reranker), score in zip(pairs, scores, strict=True)
+    ]
+    return reranked, None
+
+
+def _number(score: float) -> float:
+    if isnan(score):
+        raise ValueError("a score is not a number")
+    return float(score)
+
+
+def _read_text(match: Match) -> str:
+    """What a reranker reads of a match."""
+    item, passage = match.item, match.passage
+    if isinstance(item, Episode):
+        return item.content if passage is None else item.content[passage.start : passage.end]
+    return item.text if isinstance(item, Fact) else ""
 
 
 class CrossEncoderReranker:
