@@ -9,7 +9,7 @@ from types import ModuleType
 
 from aftermind.freshness import replica_read_lease
 from aftermind.indexes import client
-from aftermind.recall import pending_candidates, pipeline, query_embeddings
+from aftermind.recall import pending_candidates, pipeline, query_embeddings, reranker
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "troubleshooting.md"
 ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
@@ -25,6 +25,7 @@ def test_every_reason_is_explained_and_every_explained_reason_exists() -> None:
         *_texts(query_embeddings, _is_second_result, within="vector"),
         *_texts(query_embeddings, lambda node: isinstance(node, ast.Return), within="_loading"),
         *_texts(client, _is_second_result, within="search"),
+        *_texts(reranker, lambda node: isinstance(node, ast.Return), within="rerank"),
     }
 
     assert len(given) > 10

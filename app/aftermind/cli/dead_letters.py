@@ -1,6 +1,5 @@
 """`aftermind dead-letters`: list, show and discard dead letters."""
 
-import contextlib
 import getpass
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import terminal
+from aftermind.cli import job_ids, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
@@ -26,8 +25,6 @@ from aftermind.types.plain_values import to_plain
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
 from aftermind.types.timestamps import before_now
 
-MAX_SEARCHED = 1_000  # of the latest dead letters, for an id that is given by its end
-DEAD_OR_ENDED = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 MAX_USER_CHARACTERS = 14  # in a table of 80 columns
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -46,19 +43,6 @@ OfNamespace = Annotated[
 ]
 Since = Annotated[str | None, typer.Option(help="Dead-lettered after: 30m, 24h, 7d, or a time like 2026-01-31T12:00.")]
 Until = Annotated[str | None, typer.Option(help="Dead-lettered before this time, in the same format.")]
-
-
-def _whole_id(given: str) -> UUID:
-    try:
-        return UUID(given)
-    except ValueError as exc:
-        raise typer.BadParameter(f"{given!r} is no whole id. Lists show whole ids with --wide.") from exc
-
-
-Ids = Annotated[
-    list[UUID] | None,
-    typer.Option("--id", parser=_whole_id, metavar="UUID", help="This job, by its whole id. May be repeated."),
-]
 Limit = Annotated[int, typer.Option(min=1, help="Maximum number of lines.")]
 
 dead = typer.Typer(
@@ -142,7 +126,7 @@ def actor() -> str:
 @terminal.with_json
 def list_(
     *,
-    ids: Ids = None,
+    ids: job_ids.Ids = None,
     kind: Kinds = None,
     reason: Reasons = None,
     fingerprint: Fingerprint = None,
@@ -154,7 +138,7 @@ def list_(
     limit: Limit = 50,
     wide: terminal.Wide = False,
 ) -> list[Job]:
-    """List dead letters, the latest first. `get` accepts the short ids."""
+    """List dead letters, the latest first. Commands accept the short ids."""
     asked = make_filter(
         ids=ids,
         kinds=kind,
@@ -204,9 +188,11 @@ def get(
     """Show one dead letter: its messages, payload, attempts, the model's answer if there is one, and its replays."""
 
     async def work(memory: Memory) -> tuple[DeadLetter, Sequence[Message | Episode]]:
-        found = await memory.dead_letters.get(await _find_id(memory, job_id))
+        whole = await job_ids.find(memory, job_id)
+        found = None if whole is None else await memory.dead_letters.get(whole)
         if found is None:
-            raise errors.InvalidFilter("job", job_id, "no job with this id exists.")
+            why = "it is neither a dead letter's id nor the end of one; `aftermind dead-letters list` has them."
+            raise errors.InvalidFilter("job", job_id, why)
         scope = found.job.scope
         said = {"by": "dead-letters get", "job": str(found.job.id)}
         await terminal.record_read(memory, Action.READ, user=scope.user_id, namespace=scope.namespace, **said)
@@ -217,23 +203,12 @@ def get(
     return {**to_plain(letter), "messages": [each.to_chat() for each in messages]}
 
 
-async def _find_id(memory: Memory, given: str) -> JobId:
-    """The id that is given, or that of the dead letter, also a discarded or replayed one, whose id ends with it."""
-    with contextlib.suppress(ValueError):
-        return JobId(UUID(given))
-    listed = await memory.job_admin.list(JobFilter(states=DEAD_OR_ENDED), limit=MAX_SEARCHED)
-    if (found := terminal.match_short_id([job.id for job in listed], given)) is None:
-        why = "it is not the end of one dead letter's id; `aftermind dead-letters list --wide` has whole ids."
-        raise errors.InvalidFilter("job", given, why)
-    return found
-
-
 @dead.command()
 @terminal.with_json
 def discard(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the dead letter.", show_default=False)],
-    ids: Ids = None,
+    ids: job_ids.Ids = None,
     kind: Kinds = None,
     reason: Reasons = None,
     fingerprint: Fingerprint = None,

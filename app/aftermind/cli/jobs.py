@@ -1,7 +1,6 @@
 """`aftermind jobs`: list jobs in any state, show a turn's timeline, run now, cancel, restore, pause and resume."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from aftermind import errors
-from aftermind.cli import dead_letters, terminal
+from aftermind.cli import dead_letters, job_ids, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
@@ -55,7 +54,7 @@ def register(app: typer.Typer) -> None:
 def list_(
     *,
     state: States = None,
-    ids: dead_letters.Ids = None,
+    ids: job_ids.Ids = None,
     kind: dead_letters.Kinds = None,
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
@@ -139,7 +138,7 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
 
     async def work(memory: Memory) -> Timeline:
         where = namespace or memory.namespace
-        whole = await _whole_id(memory, any_id, where)
+        whole = str(await job_ids.find(memory, any_id, namespace=where) or any_id)
         if terminal.MIN_ID_CHARACTERS <= len(whole) < FULL_ID_CHARACTERS:
             why = f"no job of namespace {where!r} has an id with this end; --namespace names another one. "
             why += "Ids of episodes and facts are needed whole."
@@ -159,18 +158,6 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
         shown.add_row(after, step.name, step.state or "", lasted, job, terminal.one_line(step.detail or ""))
     terminal.show(shown, wide=wide)
     return found
-
-
-async def _whole_id(memory: Memory, given: str, namespace: str) -> str:
-    """The id of the latest job of the namespace whose id ends with the given text; else the text itself."""
-    if not terminal.MIN_ID_CHARACTERS <= len(given) < FULL_ID_CHARACTERS:
-        return given
-    listed = await memory.job_admin.list(JobFilter(namespace=namespace), limit=dead_letters.MAX_SEARCHED)
-    ids = [job.id for job in listed]
-    with suppress(errors.RedisUnavailable):
-        pending = await memory.job_admin.pending_turns(namespace=namespace, limit=MAX_PENDING_SEARCHED)
-        ids += [turn.job_id for turn in pending]
-    return str(terminal.match_short_id(ids, given) or given)
 
 
 @jobs.command()
@@ -207,7 +194,7 @@ def processes(*, wide: terminal.Wide = False) -> Sequence[ProcessInfo]:
 @terminal.with_json
 def run_now(
     *,
-    ids: dead_letters.Ids = None,
+    ids: job_ids.Ids = None,
     kind: dead_letters.Kinds = None,
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
@@ -223,7 +210,7 @@ def cancel(
     *,
     note: Annotated[str, typer.Option(help="The reason; it is stored with the jobs.", show_default=False)],
     state: States = None,
-    ids: dead_letters.Ids = None,
+    ids: job_ids.Ids = None,
     kind: dead_letters.Kinds = None,
     error: dead_letters.ErrorText = None,
     namespace: dead_letters.OfNamespace = None,
@@ -241,7 +228,7 @@ def cancel(
 def restore(
     *,
     action: Annotated[str | None, typer.Option(help="All jobs of the action with this id.")] = None,
-    ids: dead_letters.Ids = None,
+    ids: job_ids.Ids = None,
     kind: dead_letters.Kinds = None,
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,

@@ -9,11 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import terminal
+from aftermind.cli import job_ids, terminal
 from aftermind.cli.dead_letters import (
     ErrorText,
     Fingerprint,
-    Ids,
     Kinds,
     OfNamespace,
     OfUser,
@@ -48,7 +47,7 @@ def create(
         str, typer.Option("--because", help="The reason; it is stored with the plan.", show_default=False)
     ],
     name: Annotated[str, typer.Option(help="Name of the plan.")] = "replay",
-    ids: Ids = None,
+    ids: job_ids.Ids = None,
     kind: Kinds = None,
     reasons: Reasons = None,
     fingerprint: Fingerprint = None,

@@ -32,7 +32,9 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     whole = run("get", str(stored))
     of_user = run("list", "--user", "alice")
     timeline = run("timeline", str(job)[-8:], family="jobs")
-    discarded = run("discard", "--id", str(job), "--note", "a test")
+    listed_by_end = run("list", "--id", str(job)[-8:], "--json", family="jobs")
+    discarded = run("discard", "--id", str(job)[-8:], "--note", "a test")
+    of_none = run("cancel", "--id", "00000000", "--note", "a test", family="jobs")
     got_discarded = run("get", str(job)[-8:], "--json")
 
     assert max(map(len, [*listed.splitlines(), *grouped.splitlines()])) <= 80
@@ -47,8 +49,10 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert str(job)[-8:] in timeline.stdout
     assert discarded.returncode == 0, discarded.stderr
     assert json.loads(got_discarded.stdout)["job"]["state"] == "discarded"
-    assert unknown.returncode == 2
-    assert "not the end of one dead letter's id" in unknown.stderr
+    assert [each["id"] for each in json.loads(listed_by_end.stdout)] == [str(job)]
+    assert unknown.returncode == of_none.returncode == 2
+    assert "neither a dead letter's id nor the end of one" in unknown.stderr
+    assert "not the end of one job's id" in of_none.stderr
 
 
 async def _mark_dead(url: str) -> list[UUID]:
