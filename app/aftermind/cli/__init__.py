@@ -15,7 +15,7 @@ from aftermind.cli import terminal
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "stack": ("up", "down", "restart", "status", "logs", "stack"),
     "ingest": ("ingest", "remember"),
-    "recall": ("recall", "facts", "graph", "merge-entities", "events"),
+    "recall": ("recall", "facts", "profile", "graph", "merge-entities", "events"),
     "evaluate": ("eval",),
     "extraction_outcomes": ("extraction",),
     "undo": ("undo",),

@@ -1,4 +1,4 @@
-"""`aftermind recall`, `facts`, `graph`, `merge-entities`, `events`: what memory answers, from the terminal."""
+"""What memory answers: `aftermind recall`, `facts`, `profile`, `graph`, `merge-entities`, `events`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,20 @@ from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import RecallMode, RecallOptions
+from aftermind.recall.render import trait_text
 from aftermind.settings import Settings
-from aftermind.types import Block, Episode, Fact, FactId, JobKind, Match, RecallBlock, RecallExplanation, Summary
+from aftermind.types import (
+    Block,
+    Episode,
+    Fact,
+    FactId,
+    JobKind,
+    Match,
+    Profile,
+    RecallBlock,
+    RecallExplanation,
+    Summary,
+)
 from aftermind.types.audit import Action
 from aftermind.types.job_admin import JobPause
 
@@ -40,6 +52,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command()(recall)
     app.command()(facts)
+    app.command()(profile)
     app.command()(graph)
     app.command()(merge_entities)
     app.command()(events)
@@ -187,6 +200,34 @@ def _reason_for_no_facts(progress: Progress, pauses: Sequence[JobPause], *, is_f
         every = terminal.count_of(progress.facts, "fact")
         return f"No facts match. The user has {every}, with those that have ended."
     return "No facts were found in the messages. `aftermind extraction` shows the reason for each of them."
+
+
+@terminal.with_json
+def profile(*, user: User = None, namespace: Namespace = None, wide: terminal.Wide = False) -> Profile | None:
+    """Show the profile of a user: traits, with the time of the latest message behind each."""
+
+    async def work(memory: Memory) -> tuple[Profile | None, Progress]:
+        await terminal.record_read(memory, Action.READ, user=user, namespace=namespace, by="profile")
+        found = await memory.profile(user_id=user, namespace=namespace)
+        return found, await memory.progress(user_id=user, namespace=namespace)
+
+    found, progress = terminal.with_memory(work)
+    if found is not None and found.traits:
+        terminal.show(_traits(found), wide=wide)
+    elif progress.later or progress.jobs or progress.pending_turns:
+        when = "some minutes after the user's last message; `aftermind jobs run-now` makes it now"
+        terminal.show(f"No profile yet. It is made {when}.")
+    else:
+        terminal.show("No profile: no message of this user has given a trait.")
+    return found
+
+
+def _traits(found: Profile) -> Table:
+    shown = terminal.make_table("trait", "value", "as of", flexible="value")
+    for name, trait in sorted(found.traits.items()):
+        at = trait.last_message_at or trait.updated_at
+        shown.add_row(escape(name), terminal.one_line(trait_text(trait.value)), terminal.when(at) if at else "")
+    return shown
 
 
 @terminal.with_json

@@ -172,7 +172,7 @@ def shortenable_text(item: Item) -> str:
 def profile_line(name: str, profile: Profile) -> BlockLine:
     """One trait of a profile."""
     trait = profile.traits[name]
-    value = trait.value if isinstance(trait.value, str) else _join(trait.value)
+    value = trait_text(trait.value)
     at = trait.last_message_at or trait.updated_at
     learned = "" if at is None else f" (as of {_day(at)})"
     return BlockLine(section="profile", text=f"{_speakable(detect.label(name))}: {escaped(value)}{learned}")
@@ -230,7 +230,8 @@ def _day(moment: datetime) -> str:
     return moment.date().isoformat()
 
 
-def _join(value: object) -> str:
+def trait_text(value: object) -> str:
+    """The value of a trait; a list of values as an enumeration."""
     if isinstance(value, list | tuple):
         return ", ".join(str(each) for each in value)
     return str(value)

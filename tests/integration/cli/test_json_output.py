@@ -24,6 +24,7 @@ SHOWN = {
     "facts --user ann": lambda found: found[0]["object"] == "tea",
     "facts --user ann --history": lambda found: found[0]["superseded_at"] is None,
     "facts --user ann --why": lambda found: found[0]["extractor"] == "user",
+    "profile --user ann": lambda found: found is None,
     "graph user --user ann": lambda found: found["hops"] == {"user": 0, "tea": 1},
     "recall tea --user ann": lambda found: "tea" in found["text"],
     "recall tea --user ann --explain": lambda found: ("tea" in found["block"]["text"], found["excluded"]) == (True, []),
