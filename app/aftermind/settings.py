@@ -312,7 +312,7 @@ class Settings(BaseSettings):
     )
     migrator_url: SecretStr | None = Field(
         None,
-        description="Postgres URL of the schema's owner, for `aftermind migrate`, and for `doctor`, `forget --prove` and `verify-erasure`, which see all tables by it. None: `database_url`.",
+        description="Postgres URL of the schema's owner, for `aftermind migrate` and `reembed`, and for `doctor`, `forget --prove` and `verify-erasure`, which see all tables by it. None: `database_url`.",
     )
     database_password_file: Path | None = Field(
         None,

@@ -14,11 +14,12 @@ from redis import exceptions
 from aftermind.wire import queues
 from aftermind_workers.doorbell_check import check_redis_item, refusals
 
+REPLIES = "reply.celery.pidbox"  # ends the key of the list with the answers to what Flower asks workers
 PASSED_ON = (exceptions.RedisError, OSError, Empty)  # of the connection: the consumer reconnects
 
 
 class DoorbellChannel(kombu_redis.Channel):
-    """A channel that delivers doorbells, and well-formed broadcasts of Celery's remote control."""
+    """A channel that delivers doorbells, and well-formed broadcasts and answers of Celery's remote control."""
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # Any: redis-py's client, made by kombu
         client = super()._create_client(asynchronous)  # type: ignore[no-untyped-call]
@@ -81,6 +82,8 @@ def _only_doorbells(answer: Any, **options: object) -> Any:  # Any: [key, item],
         return None
     key, item = answer
     name = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+    if name.split("\x06", 1)[0].endswith(REPLIES):
+        return key, item
     why = check_redis_item(item if isinstance(item, bytes) else str(item).encode("utf-8", "replace"), name)
     if why is None:
         return key, item

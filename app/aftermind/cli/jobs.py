@@ -275,8 +275,8 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
     resumed = [each for each in kinds if terminal.with_memory(_resuming(each, namespace))]
     if not resumed:
         given = {"namespace": namespace, "queue": queue, "kind": kind}
-        name, value = next(((name, value) for name, value in given.items() if value), ("namespace", "every one"))
-        raise errors.InvalidFilter(name, value, "there is no such pause; `aftermind jobs pauses` lists them.")
+        named = ", ".join(f"{name} {value}" for name, value in given.items() if value) or "all namespaces"
+        raise errors.InvalidInput(f"No pause exists for {named}. `aftermind jobs pauses` lists them.")
     for each in resumed:
         out.print(f"Resumed: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
     return _pauses()

@@ -318,7 +318,8 @@ def excluded(found: RecallExplanation) -> Table:
     shown.add_column("content", overflow="fold")
     for each in found.excluded:
         _, source, content = _described(each.match)
-        shown.add_row(f"{each.match.score:.2f}", each.reason, str(each.tokens), escape(source), escape(content))
+        score = f"{each.match.score:.2f}" if isinstance(each.match.item, Episode | Fact) else ""
+        shown.add_row(score, each.reason, str(each.tokens), escape(source), escape(content))
     return shown
 
 

@@ -60,8 +60,12 @@ def start(
     """
     plan = _run(lambda work: work.plan(to, dimension=dimension))
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
-    out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
-    if not dry_run and address_resolution.resolve(Settings()).is_in_process:
+    where = address_resolution.resolve(Settings())
+    if plan.episodes:
+        out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
+    else:
+        out.print(f"Nothing to embed: {terminal.no_episodes(where)}.")
+    if not dry_run and where.is_in_process:
         found = _embed_here(to, dimension=dimension, rate=rate)
         lacking = found.counts.episodes - found.counts.standby
         if found.steps.dead and lacking:
@@ -117,6 +121,8 @@ def compare(
     if found:
         mean = sum(each.overlap for each in found) / len(found)
         out.print(f"\nMean overlap@10 of {len(found)} queries: [bold]{mean:.3f}[/].")
+    else:
+        out.print(f"No queries: {terminal.no_episodes(address_resolution.resolve(Settings()))}.")
     # Messages that served as queries are not shown.
     return found if asked else [replace(each, question="") for each in found]
 

@@ -59,6 +59,7 @@ _OLD_SCHEMA = (
     pg.InvalidSchemaNameError,
 )
 _NOT_TEXT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError)
+_NEEDS_OWNER = "It needs the owner of the tables: set AFTERMIND_MIGRATOR_URL."
 _DIMENSIONS = re.compile(r"(?:expected|different \w+ dimensions) (\d+)(?: dimensions, not| and) (\d+)")
 
 
@@ -78,7 +79,9 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.StoreUnavailable(what, "every connection of the pool is in use") from exc
     cause = driver_error(exc)
     if isinstance(cause, pg.InsufficientPrivilegeError):
-        raise errors.NotAllowed(what, short(cause)) from exc
+        why = short(cause)
+        remedy = {"remedy": _NEEDS_OWNER} if "must be owner" in why else {}
+        raise errors.NotAllowed(what, why, **remedy) from exc
     if getattr(cause, "sqlstate", None) == GENERATION_OUT_OF_RANGE:
         raise errors.GenerationOutOfRange(short(cause)) from exc
     if getattr(cause, "sqlstate", None) == TENANT_MOVED:

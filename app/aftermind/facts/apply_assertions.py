@@ -29,6 +29,7 @@ class Folding:
     rows: dict[FactId, Fact] = field(default_factory=dict)
     # The current fact that a message retracted, by predicate and message; of single-valued predicates.
     _retracted: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
+    _undated: set[FactId] = field(default_factory=set)  # facts that start when they were said first
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
     _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
@@ -49,14 +50,20 @@ class Folding:
         """The claim with its time at `latest_at`, if a fact that it ends began within the period of its time.
 
         Of a period that is over ("in 2025", in 2026), an object that began within it is a repetition, and begins then.
+        A period before a fact whose start was not stated ends it all the same, when this is said: "I left Acme last
+        year" after "I work at Acme".
         """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:
             return claim
         if claim.valid_to is not None:
             ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
-            is_within = any(earliest <= effective_start(fact) <= latest for fact in ended)
-            return replace(claim, valid_to=latest) if is_within else claim
+            if any(earliest <= effective_start(fact) <= latest for fact in ended):
+                return replace(claim, valid_to=latest)
+            is_before = any(
+                latest < effective_start(fact) <= claim.said_at for fact in ended if fact.id in self._undated
+            )
+            return replace(claim, valid_to=claim.said_at) if is_before else claim
         if claim.cardinality is not Cardinality.SINGLE:
             return claim
         begun = [f for f in self._with_predicate(claim.predicate) if earliest <= effective_start(f) <= latest]
@@ -176,6 +183,8 @@ class Folding:
             extractor=extractor,
         )
         self._by_object.setdefault((claim.predicate, predicates.folded(claim.object)), {})[id_] = None
+        if claim.valid_from is None:
+            self._undated.add(id_)
 
     def _drop(self, fact: Fact) -> Fact:
         """Take it out; as it is by now."""

@@ -42,11 +42,14 @@ def amended_traits(
     return amended
 
 
-def updated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> Mapping[str, Trait]:
+def updated_traits(
+    profile: Profile, rows: Sequence[Fact], *, now: datetime, is_of_facts: bool = False
+) -> Mapping[str, Trait]:
     """The traits that a newer fact replaces, with its object.
 
     These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
     after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
+    With `is_of_facts` every other value is replaced: the traits are made by the rules of the facts, which know times.
     """
     current = {
         row.predicate: row
@@ -57,9 +60,10 @@ def updated_traits(profile: Profile, rows: Sequence[Fact], *, now: datetime) -> 
     found = {}
     for name, trait in profile.traits.items():
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
-        if fact is None or not isinstance(trait.value, str) or fact.valid_from is None:
+        if fact is None or not isinstance(trait.value, str) or (fact.valid_from is None and not is_of_facts):
             continue
-        if (last is None or fact.valid_from > last) and not predicates.same_text(trait.value, fact.object):
+        is_newer = is_of_facts or last is None or (fact.valid_from is not None and fact.valid_from > last)
+        if is_newer and not predicates.same_text(trait.value, fact.object):
             found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
     return found
 

@@ -236,7 +236,7 @@ def test_every_pause_of_a_namespace_is_ended_together() -> None:
 def test_a_pause_that_does_not_exist_is_named_in_the_error() -> None:
     resumed = CliRunner().invoke(make_app_for(FAMILIES), ["jobs", "resume", "--namespace", "nosuch"])
 
-    assert "namespace='nosuch'" in str(resumed.exception)
+    assert "namespace nosuch" in str(resumed.exception)
 
 
 @pytest.mark.usefixtures("environment")

@@ -47,6 +47,12 @@ def day(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> date
         ("I work at Acco.", day(2026, 2, 20), "I left Acco in February 2026.", day(2026, 3, 1), []),
         ("I work at Acco.", day(2026, 2, 20, 9), "I quit my job today.", day(2026, 2, 20, 9, 5), []),
         ("I have a dog named Rex.", day(2026, 2, 20, 9), "Rex died today.", day(2026, 2, 20, 9, 5), []),
+        # An end before the first message about it: it is over all the same.
+        ("I work at Acco.", day(2026, 1, 15), "I left Acco last year.", day(2026, 3, 1), []),
+        ("I work at Acco.", day(2026, 1, 15), "I quit my job last month.", day(2026, 1, 21), []),
+        ("I have a dog named Rex.", day(2026, 1, 1), "Rex died last month.", day(2026, 1, 31), []),
+        ("I work at Acco.", day(2026, 1, 15), "I worked at Acco until 2019.", day(2026, 3, 1), ["Acco"]),
+        ("I started at Acco on 2 January 2026.", day(2026, 1, 15), "I left Acco in 2024.", day(2026, 3, 1), ["Acco"]),
         # What is of another period keeps its time.
         ("I live in Ghent.", day(2025, 3, 10), "I moved to Bruges in 2020.", day(2026, 3, 1), ["Ghent"]),
         ("I live in Ghent.", day(2025, 3, 10), "I moved to Ghent in 2025.", day(2026, 3, 1), ["Ghent"]),

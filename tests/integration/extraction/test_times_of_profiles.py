@@ -104,3 +104,23 @@ async def test_a_profile_follows_a_fact_of_a_call_that_is_newer_than_its_message
 
     assert home == ["Sliema"]
     assert profile.traits["lives_in"].value == "Sliema"
+
+
+async def test_a_profile_by_rules_has_what_the_facts_have() -> None:
+    said = (
+        ("My birthday is on 3 May. I live in Bern.", datetime(2025, 1, 15, tzinfo=UTC)),
+        ("I was born in 1990. I moved to Basel last year.", datetime(2025, 3, 2, tzinfo=UTC)),
+    )
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        await memory.job_admin.pause(kind=JobKind.PROFILE, reason="a test", actor="test")
+        for text, at in said:
+            receipt = await memory.remember([Message.user(text, occurred_at=at)], user_id="ana")
+            await receipt.extracted(timeout=30)
+        await memory.job_admin.resume(kind=JobKind.PROFILE, actor="test")
+        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+        facts = await memory.facts.query(user_id="ana")
+
+    assert {name: trait.value for name, trait in profile.traits.items()} == {
+        each.predicate: each.object for each in facts
+    }
+    assert profile.traits["birthday"].value == "3 May"

@@ -220,6 +220,7 @@ def test_an_unknown_address_is_a_page_for_browsers_and_a_problem_for_programs(se
     assert "text/html" in page.headers["content-type"]
     assert "No screen has this address." in page.text
     assert problem.headers["content-type"] == "application/problem+json"
+    assert problem.json()["type"] == "urn:problem-type:http-404"
 
 
 def test_a_missing_right_is_named_as_it_is_given(service: Service) -> None:

@@ -83,6 +83,18 @@ def test_nothing_is_told_and_nothing_done_without_the_password_nor_done_with_it(
         assert path.name.endswith(".log") or path.stat().st_mode & 0o077 == 0, f"others may read {path}"
 
 
+def test_it_shows_what_workers_report_about_themselves(database: Database, redis_url: str, tmp_path: Path) -> None:
+    env = environment(database.relay_url, redis_url, AFTERMIND_STATE_DIR=str(tmp_path), **BRISK)
+    with workers(env, tmp_path), flower(env, tmp_path) as client:
+        reported = wait_until_sync(
+            lambda: client.get("/api/workers?refresh=1").json(), description="the worker has answered"
+        )
+
+    assert [each["name"] for each in reported["worker-0@test"]["active_queues"]] == ["memory.store"]
+    assert reported["worker-0@test"]["stats"]["pid"]
+    assert "message refused" not in (tmp_path / "flower.log").read_text()
+
+
 @pytest.mark.parametrize("login", ["", "operator", "operator:", ":password", "a:b,c"])
 def test_flower_does_not_start_without_user_and_password(login: str, tmp_path: Path) -> None:
     env = {**os.environ, "FLOWER_BASIC_AUTH": login, "AFTERMIND_STATE_DIR": str(tmp_path)}

@@ -36,6 +36,7 @@ PASSAGES = """
     FROM aftermind.episodes WHERE passages IS NOT NULL AND cardinality(passage_embedding) = cardinality(passages) - 1
       AND cardinality(passage_embedding_standby) = cardinality(passages) - 1
 """
+COUNTS_ALL = "no episodes that this role sees; AFTERMIND_MIGRATOR_URL counts all"
 LACKING = "SELECT count(*) FROM aftermind.episodes WHERE embedding IS NULL OR embedding_standby IS NULL"
 
 
@@ -392,6 +393,11 @@ def test_the_commands_do_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
         return done.output
 
     to = ("--to", "openai:text-embedding-3-small")
+    with monkeypatch.context() as not_owner:
+        not_owner.delenv("AFTERMIND_MIGRATOR_URL")
+        assert COUNTS_ALL in " ".join(run("start", *to, "--dry-run").split())
+        with pytest.raises(errors.NotAllowed, match="set AFTERMIND_MIGRATOR_URL"):
+            run("start", *to)
     assert "6 episodes" in run("start", *to, "--dry-run")
     assert "No re-embedding exists" in run("status")
     run("start", *to)
@@ -399,6 +405,9 @@ def test_the_commands_do_the_same(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     with workers(rig.environment(), rig.folder, on=ALL):
         asyncio.run(rig.filled())
     assert "Mean overlap@10" in run("compare", "--sample", "2")
+    with monkeypatch.context() as not_owner:
+        not_owner.delenv("AFTERMIND_MIGRATOR_URL")
+        assert COUNTS_ALL in " ".join(run("compare").split())
     assert "kept for a rollback" in run("cutover")
     assert "hash:384" in run("rollback")
     assert "openai" in run("drop", "--yes")
