@@ -11,7 +11,7 @@ from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls,
 from aftermind.llm.injection import detect
 from aftermind.llm.protocols import Profiler
 from aftermind.stores.protocol import EVERY_FACT
-from aftermind.types import Episode, EpisodeId, JobId, JobKind, JobState, Json, Lease, Profile, Scope, Trait
+from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Scope, Trait
 from aftermind.wire import queues
 from aftermind_tasks import extraction_call, followup_jobs, job_events
 from aftermind_tasks.job_outcome_types import Done, Outcome
@@ -20,7 +20,7 @@ from aftermind_tasks.runtime import Runtime
 MAX_EPISODES = 100  # episodes of one call; tokens are limited by `profile_max_tokens`
 MAX_TEXTS = 200  # of a trait: its name, and the keys and texts of its value
 MAX_TEXT_CHARACTERS = 2_000  # of each
-RULES = "rules"  # the name of an extractor and of a profiler that read the same forms of words
+RULES = "rules"  # the name of the profiler that reads the same forms of words as the extractor of that name
 EVIDENCE = 50  # episodes that a trait keeps: its latest
 
 
@@ -83,7 +83,6 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
     """Traits, what was seen and `done` in one transaction, fenced by the lease; traits that are not named stay."""
     owner, ids = lease.job.scope.owner, extraction_call.episode_ids(answer)
     ring: dict[str, JobId] = {}
-    is_of_facts = await _is_of_facts(runtime, owner)
     async with runtime.db.transaction(namespace=owner.namespace) as tx:
         await runtime.store.tombstones(tx, [owner])  # holds a forget off until the end
         there = await runtime.store.episodes(tx, owner, ids)
@@ -94,7 +93,7 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
             replace = runtime.settings.profile_mode == "replace"
             if traits := _traits(answer, before, there, keep_old=replace):
                 every = traits if replace else {**before.traits, **traits}
-                traits |= await _corrected(runtime, tx, every, owner, ids, is_of_facts=is_of_facts)
+                traits |= await _corrected(runtime, tx, every, owner, ids)
                 await runtime.store.merge_profile(tx, owner, traits, at=runtime.clock.utc_now(), replace=replace)
             await runtime.store.profiled(tx, owner, ids)
             shown = extraction_call.episode_ids(answer, "shown")
@@ -110,23 +109,12 @@ async def _apply(runtime: Runtime, lease: Lease, answer: Mapping[str, Any], *, i
     await runtime.after_commit({owner}, events, ring)
 
 
-async def _is_of_facts(runtime: Runtime, owner: Scope) -> bool:
-    """Whether the traits are made by the rules of the facts, and all facts of the user are extracted."""
-    makers = (runtime.profiler, runtime.extractor)
-    if any(each is None or each.name != RULES for each in makers):
-        return False
-    states = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
-    return not await runtime.ledger.jobs(owner=owner, states=states, kinds=(JobKind.EXTRACT,), limit=1)
-
-
 async def _corrected(
     runtime: Runtime,
     tx: Transaction,
     traits: Mapping[str, Trait | None],
     owner: Scope,
     ids: Sequence[EpisodeId],
-    *,
-    is_of_facts: bool,
 ) -> Mapping[str, Trait | None]:
     """What becomes of traits that quote facts of these episodes which a call has replaced or retracted since, or for
     which there is a newer fact.
@@ -134,7 +122,8 @@ async def _corrected(
     rows = await runtime.store.facts(tx, owner, history=True, limit=EVERY_FACT)
     now = runtime.clock.utc_now()
     profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
-    newer = updated_traits(profile, rows, now=now, is_of_facts=is_of_facts)
+    is_by_rules = runtime.profiler is not None and runtime.profiler.name == RULES
+    newer = updated_traits(profile, rows, now=now, follows_facts=is_by_rules)
     ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
     if not ended:
         return newer

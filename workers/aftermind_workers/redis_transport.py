@@ -7,6 +7,7 @@ the message back for the next worker to fail on.
 from queue import Empty
 from typing import Any
 
+import orjson
 from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 from redis import exceptions
@@ -14,7 +15,8 @@ from redis import exceptions
 from aftermind.wire import queues
 from aftermind_workers.doorbell_check import check_redis_item, refusals
 
-REPLIES = "reply.celery.pidbox"  # ends the key of the list with the answers to what Flower asks workers
+REPLY_KEY_SUFFIX = ".reply.celery.pidbox"  # of the list with the answers to what Flower asks workers
+MAX_REPLY_BYTES = 1_000_000
 PASSED_ON = (exceptions.RedisError, OSError, Empty)  # of the connection: the consumer reconnects
 
 
@@ -82,13 +84,25 @@ def _only_doorbells(answer: Any, **options: object) -> Any:  # Any: [key, item],
         return None
     key, item = answer
     name = key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
-    if name.split("\x06", 1)[0].endswith(REPLIES):
-        return key, item
-    why = check_redis_item(item if isinstance(item, bytes) else str(item).encode("utf-8", "replace"), name)
+    data = item if isinstance(item, bytes) else str(item).encode("utf-8", "replace")
+    is_reply = name.split("\x06", 1)[0].endswith(REPLY_KEY_SUFFIX)
+    why = _check_reply(data) if is_reply else check_redis_item(data, name)
     if why is None:
         return key, item
     refusals.note(next((each for each in _names(name)), None), why)
     return None
+
+
+def _check_reply(item: bytes) -> str | None:
+    """Why an answer of a worker cannot be parsed, None if it can."""
+    if len(item) > MAX_REPLY_BYTES:
+        return "too large"
+    try:
+        message = orjson.loads(item)
+    except orjson.JSONDecodeError:
+        return "not JSON"
+    is_message = isinstance(message, dict) and message.get("content-type") == "application/json"
+    return None if is_message and isinstance(message.get("properties"), dict) else "not a message"
 
 
 def _names(key: str) -> list[str]:

@@ -188,7 +188,7 @@ def get(
     """Show one dead letter: its messages, payload, attempts, the model's answer if there is one, and its replays."""
 
     async def work(memory: Memory) -> tuple[DeadLetter, Sequence[Message | Episode]]:
-        whole = await job_ids.find(memory, job_id)
+        whole = await job_ids.find_job_id(memory, job_id)
         found = None if whole is None else await memory.dead_letters.get(whole)
         if found is None:
             why = "it is neither a dead letter's id nor the end of one; `aftermind dead-letters list` has them."

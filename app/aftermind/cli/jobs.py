@@ -138,7 +138,7 @@ def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: termi
 
     async def work(memory: Memory) -> Timeline:
         where = namespace or memory.namespace
-        whole = str(await job_ids.find(memory, any_id, namespace=where) or any_id)
+        whole = str(await job_ids.find_job_id(memory, any_id, namespace=where) or any_id)
         if terminal.MIN_ID_CHARACTERS <= len(whole) < FULL_ID_CHARACTERS:
             why = f"no job of namespace {where!r} has an id with this end; --namespace names another one. "
             why += "Ids of episodes and facts are needed whole."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from aftermind.facts import predicates
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 
+SHORTLY = timedelta(days=62)  # "last year" and "last month" of a fact that was first heard of since
 BEGINNING = datetime.min.replace(tzinfo=UTC)  # start of a validity without a stated start
 
 
@@ -50,8 +51,8 @@ class Folding:
         """The claim with its time at `latest_at`, if a fact that it ends began within the period of its time.
 
         Of a period that is over ("in 2025", in 2026), an object that began within it is a repetition, and begins then.
-        A period before a fact whose start was not stated ends it all the same, when this is said: "I left Acme last
-        year" after "I work at Acme".
+        A period shortly before a fact whose start was not stated ends it all the same, when this is said: in March
+        "I left Acme last year", after "I work at Acme" in January.
         """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:
@@ -60,9 +61,8 @@ class Folding:
             ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
             if any(earliest <= effective_start(fact) <= latest for fact in ended):
                 return replace(claim, valid_to=latest)
-            is_before = any(
-                latest < effective_start(fact) <= claim.said_at for fact in ended if fact.id in self._undated
-            )
+            starts = [effective_start(fact) for fact in ended if claim.object and fact.id in self._undated]
+            is_before = any(latest < start <= min(latest + SHORTLY, claim.said_at) for start in starts)
             return replace(claim, valid_to=claim.said_at) if is_before else claim
         if claim.cardinality is not Cardinality.SINGLE:
             return claim
@@ -119,6 +119,8 @@ class Folding:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
         ends = claim.valid_to if claim.valid_to and fact.valid_to is None else fact.valid_to
         begins = starting or _earlier(fact.valid_from, claim.valid_from)
+        if claim.valid_from is not None:
+            self._undated.discard(fact.id)
         is_told_twice = bool(claim.sources) and set(claim.sources) <= set(fact.sources)
         self._change(
             fact,

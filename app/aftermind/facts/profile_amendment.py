@@ -43,13 +43,14 @@ def amended_traits(
 
 
 def updated_traits(
-    profile: Profile, rows: Sequence[Fact], *, now: datetime, is_of_facts: bool = False
+    profile: Profile, rows: Sequence[Fact], *, now: datetime, follows_facts: bool = False
 ) -> Mapping[str, Trait]:
     """The traits that a newer fact replaces, with its object.
 
     These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
     after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
-    With `is_of_facts` every other value is replaced: the traits are made by the rules of the facts, which know times.
+    With `follows_facts` so is every other value whose messages are sources of facts of the predicate: the traits are
+    made by the rules of the facts, which know times.
     """
     current = {
         row.predicate: row
@@ -57,12 +58,16 @@ def updated_traits(
         if row.subject == USER and row.cardinality is Cardinality.SINGLE
         if row.superseded_at is None and row.is_valid_at(now)
     }
+    read: dict[str, set[EpisodeId]] = {}
+    for row in rows if follows_facts else ():
+        read.setdefault(row.predicate, set()).update(row.sources)
     found = {}
     for name, trait in profile.traits.items():
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
-        if fact is None or not isinstance(trait.value, str) or (fact.valid_from is None and not is_of_facts):
+        if fact is None or not isinstance(trait.value, str) or (fact.valid_from is None and not follows_facts):
             continue
-        is_newer = is_of_facts or last is None or (fact.valid_from is not None and fact.valid_from > last)
+        is_read = bool(trait.evidence) and read.get(fact.predicate, set()).issuperset(trait.evidence)
+        is_newer = is_read or last is None or (fact.valid_from is not None and fact.valid_from > last)
         if is_newer and not predicates.same_text(trait.value, fact.object):
             found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
     return found

@@ -306,7 +306,7 @@ def supersede(
     start: datetime | None = None,
     names_user: bool = False,
     named: Collection[FactId] = (),
-    question: str = "",
+    question: str,
 ) -> tuple[list[Match], dict[FactId, float]]:
     """Matches with those marked, and less likely, whose statement was no longer true at a moment.
 
@@ -319,7 +319,7 @@ def supersede(
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
-    held = {_about(fact) for fact in current}
+    held = {_about(fact) for fact in current if _has_one(fact)}
     alone = 0.0 if _IN_THE_PAST.search(question) else ENDED
     replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE}
     later = [fact for fact in facts if fact.valid_from and fact.valid_from > moment and _about(fact) in replaced]
@@ -343,7 +343,7 @@ def supersede(
         about = {_about(fact) for fact in ends if not is_by_name or words.share(searched_text(fact))}
         for fact in () if is_answer else current:
             # Of a predicate with several objects, another one has taken no place: a dog is not a cat that died.
-            if _about(fact) in about and (fact.cardinality is Cardinality.SINGLE or fact.predicate in EXCLUSIVE):
+            if _about(fact) in about and _has_one(fact):
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
     least = {
         source: FOLLOWING * passed_on[fact.id] for fact in current if fact.id in passed_on for source in fact.sources
@@ -466,6 +466,11 @@ def _turns(matches: Sequence[Match]) -> list[tuple[Match, Episode]]:
 def _ranked(matches: Sequence[Match]) -> list[Match]:
     ordered = sorted(matches, key=lambda match: -match.score)
     return [match if match.rank == rank else replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
+
+
+def _has_one(fact: Fact) -> bool:
+    """Whether a new object of its predicate takes the place of another."""
+    return fact.cardinality is Cardinality.SINGLE or fact.predicate in EXCLUSIVE
 
 
 def _about(fact: Fact) -> tuple[str, str]:

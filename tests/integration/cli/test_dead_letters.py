@@ -52,7 +52,7 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert [each["id"] for each in json.loads(listed_by_end.stdout)] == [str(job)]
     assert unknown.returncode == of_none.returncode == 2
     assert "neither a dead letter's id nor the end of one" in unknown.stderr
-    assert "not the end of one job's id" in of_none.stderr
+    assert "no recent job's id ends with it" in of_none.stderr
 
 
 async def _mark_dead(url: str) -> list[UUID]:

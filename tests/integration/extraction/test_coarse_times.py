@@ -49,9 +49,20 @@ def day(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> date
         ("I have a dog named Rex.", day(2026, 2, 20, 9), "Rex died today.", day(2026, 2, 20, 9, 5), []),
         # An end before the first message about it: it is over all the same.
         ("I work at Acco.", day(2026, 1, 15), "I left Acco last year.", day(2026, 3, 1), []),
-        ("I work at Acco.", day(2026, 1, 15), "I quit my job last month.", day(2026, 1, 21), []),
+        ("I work at Acco.", day(2026, 1, 15), "I quit my job at Acco last month.", day(2026, 1, 21), []),
         ("I have a dog named Rex.", day(2026, 1, 1), "Rex died last month.", day(2026, 1, 31), []),
         ("I work at Acco.", day(2026, 1, 15), "I worked at Acco until 2019.", day(2026, 3, 1), ["Acco"]),
+        # An earlier time at the same place, or with another one, ends nothing.
+        ("I work at Acco.", day(2026, 1, 15), "I quit my job in 2010 to travel the world.", day(2026, 3, 1), ["Acco"]),
+        ("I work at Acco.", day(2026, 1, 15), "I left Acco in 2018 and came back.", day(2026, 3, 1), ["Acco"]),
+        (
+            "My girlfriend is called Eva.",
+            day(2026, 1, 15),
+            "I broke up with my boyfriend in 2015.",
+            day(2026, 3, 1),
+            ["Eva"],
+        ),
+        ("I have a dog named Rex.", day(2026, 1, 15), "Our old dog Rex died in 2003.", day(2026, 3, 1), ["Rex"]),
         ("I started at Acco on 2 January 2026.", day(2026, 1, 15), "I left Acco in 2024.", day(2026, 3, 1), ["Acco"]),
         # What is of another period keeps its time.
         ("I live in Ghent.", day(2025, 3, 10), "I moved to Bruges in 2020.", day(2026, 3, 1), ["Ghent"]),

@@ -106,6 +106,20 @@ async def test_a_profile_follows_a_fact_of_a_call_that_is_newer_than_its_message
     assert profile.traits["lives_in"].value == "Sliema"
 
 
+async def test_a_profile_by_rules_keeps_a_message_that_gives_no_facts() -> None:
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        await memory.job_admin.pause(kind=JobKind.PROFILE, reason="a test", actor="test")
+        old, new = (datetime(year, 5, 1, tzinfo=UTC) for year in (2023, 2025))
+        receipt = await memory.remember([Message.user("I live in Oslo.", occurred_at=old)], user_id="ana")
+        await receipt.extracted(timeout=30)
+        moved = Message.user("I moved to Bergen.", occurred_at=new)
+        await (await memory.remember([moved], user_id="ana", save={"history", "profile"})).stored(timeout=30)
+        await memory.job_admin.resume(kind=JobKind.PROFILE, actor="test")
+        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+
+    assert profile.traits["lives_in"].value == "Bergen"
+
+
 async def test_a_profile_by_rules_has_what_the_facts_have() -> None:
     said = (
         ("My birthday is on 3 May. I live in Bern.", datetime(2025, 1, 15, tzinfo=UTC)),

@@ -116,7 +116,12 @@ async def test_a_question_about_all_times_has_what_ended_next_to_what_is_true(em
 
 
 async def test_what_ended_without_a_successor_is_found_by_a_question_in_the_past(empty: Memory) -> None:
-    said = ("My dog is called Rex.", "The vet called me about the bill.", "Rex died yesterday.")
+    said = (
+        "My dog is called Rex.",
+        "I have a cat named Otto.",
+        "The vet called me about the bill.",
+        "Rex died yesterday.",
+    )
     await say(empty, *((text, (2024, month, 1)) for month, text in enumerate(said, 1)))
 
     then, now = [

@@ -93,6 +93,9 @@ class Grammar:
     status_ends: Mapping[str, str]  # by a status of a relationship, the predicates that it ends
     dates: Mapping[str, str]
     date_words: re.Pattern[str]
+    weekdays: Mapping[str, str]  # of past forms, where the clause has no other time: "on Friday" is the last one
+    weekday_words: re.Pattern[str]
+    past: re.Pattern[str]
     unreal: re.Pattern[str]
     reported: re.Pattern[str]
     questions: re.Pattern[str]
@@ -158,6 +161,9 @@ def grammar_of(language: str) -> Grammar:
         status_ends=data["status_ends"],
         dates=data.get("dates", {}),
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
+        weekdays=data["weekdays"],
+        weekday_words=re.compile(_alternatives(data["weekdays"]), re.IGNORECASE),
+        past=_pattern(data["past"]),
         conjunctions=conjunctions,
         elided=re.compile(rf"\b((?:{either}|{data['contrast']}) )(?={elided}\b)", re.IGNORECASE) if elided else None,
         elided_subject=data.get("elided_subject", ""),

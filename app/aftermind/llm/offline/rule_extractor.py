@@ -390,9 +390,12 @@ class _Sentence:
         words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
-        if grammar.bare_year.search(words) and dates.find(words, said_at) is None:
+        ends = rule.effect in (FormEffect.END, FormEffect.LEAVE)
+        if dates.find(words, said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
-        return _period(words, said_at, ends=rule.effect in (FormEffect.END, FormEffect.LEAVE))
+            if ends or grammar.past.search(self._text[start:end]):
+                words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
+        return _period(words, said_at, ends=ends)
 
     def _clause_around(self, start: int, end: int) -> str:
         """The words that may date the part from `start` to `end`: up to the next clause with a subject.
