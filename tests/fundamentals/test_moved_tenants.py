@@ -9,7 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from aftermind import JobFilter, Memory, Settings, errors
+from aftermind.api import address_resolution
+from aftermind.api.multi_database_calls import away_databases
 from aftermind.cli import make_app_for
+from aftermind.cli.doctor_checks import Verdict
+from aftermind.cli.doctor_key_and_audit_checks import audit_keys
 from aftermind.db.tenant_moves import MOVE_LOCK
 from tests.fundamentals.conftest import QUICK, as_environment
 from tests.support.deployed_service import running
@@ -113,6 +117,13 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
     ]
     (report,) = await memory.audit.verify(namespace=ACME)
     assert report.is_whole, report.faults
+    every = await memory.audit.verify()
+    assert ACME in {each.namespace for each in every}
+    assert all(each.is_whole for each in every)
+    assert away_databases(every) == ()
+    addresses = address_resolution.resolve(settings)
+    for found in await audit_keys(addresses, settings):
+        assert found.verdict is Verdict.GOOD, found
     assert await psql_async(databases["default"].admin_url, COUNT) == "0|0"
     assert "Oslo" in (await memory.recall("Where do I live?", user_id=USER, namespace=ACME)).text
     async with Memory(settings=copied(settings)) as fresh:

@@ -9,6 +9,7 @@ from aftermind.api.process_registry import find_mismatches, find_other_settings,
 from aftermind.api.wiring import open_parts
 from aftermind.cli.doctor_checks import Finding, Verdict, reports_failure
 from aftermind.db.audit.log import Ends
+from aftermind.db.tenant_moves import list_moved
 from aftermind.settings import Settings
 from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink
@@ -32,7 +33,9 @@ async def audit_keys(found: Addresses, settings: Settings) -> list[Finding]:
         async with parts.operations.transaction(read_only=True) as tx:
             used, heads = await parts.trail.used_keys(tx), await parts.trail.heads(tx)
         if parts.operations_namespace is None:  # else the role does not see the heads of other tenants
+            moved = await list_moved(parts.operations)
             heads = {**{name: 0 for each in ends for name in each}, **heads}
+            heads = {name: seq for name, seq in heads.items() if name not in moved}
         shortened = _shortened_trails(heads, ends)
         if not used:
             return shortened or [Finding(what="audit keys", seen="no trail yet")]

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from aftermind import errors
+from aftermind.api import health as api_health
 from aftermind.api import turn_builder
 from aftermind.api.retention import archives
 from aftermind.cli import importers, terminal
@@ -373,9 +374,13 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
     embedded = bars.add_task("embedded", total=1, said="")
     facts = bars.add_task("facts", total=None, said="")
     while True:
-        seen = [
-            await memory.progress(namespace=namespace, user_id=user) for namespace, user in sorted(done.users, key=str)
-        ]
+        seen = await _read_progress(memory, done)
+        if isinstance(seen, errors.Unavailable):  # a restart of Redis takes a second
+            if watch.is_still(None):
+                done.stalled = str(seen)
+                return
+            await asyncio.sleep(POLL_SECONDS)
+            continue
         waiting = sum(each.pending_turns for each in seen)
         episodes, vectors = sum(each.episodes for each in seen), sum(each.embedded for each in seen)
         learnt, jobs, dead = (
@@ -401,6 +406,16 @@ async def _follow(memory: Memory, done: Ingested, bars: Progress, watch: Watch) 
             done.stalled = await _why_still(memory)
             return
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _read_progress(memory: Memory, done: Ingested) -> "list[api_health.Progress] | errors.Unavailable":
+    """Of each user; the error of a component that does not answer."""
+    try:
+        return [
+            await memory.progress(namespace=namespace, user_id=user) for namespace, user in sorted(done.users, key=str)
+        ]
+    except errors.Unavailable as exc:
+        return exc
 
 
 async def _why_still(memory: Memory) -> str:

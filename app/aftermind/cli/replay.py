@@ -142,12 +142,14 @@ def start(
 @terminal.with_json
 def get(plan_id: PlanArgument) -> ReplayPlan:
     """Show the progress of a plan."""
-    found = terminal.with_memory(lambda memory: memory.replays.get(PlanId(plan_id)))
-    if found is None:
-        raise errors.InvalidFilter(
-            "plan", plan_id, "no replay plan with this id exists; `aftermind replay list` lists them."
-        )
-    return _show(found)
+    return _show(terminal.with_memory(lambda memory: _get(memory, plan_id)))
+
+
+async def _get(memory: Memory, plan_id: str) -> ReplayPlan:
+    if (found := await memory.replays.get(PlanId(plan_id))) is None:
+        why = "no replay plan with this id exists; `aftermind replay list` lists them."
+        raise errors.InvalidFilter("plan", plan_id, why)
+    return found
 
 
 @replay.command()
@@ -165,8 +167,9 @@ def dry_run(plan_id: PlanArgument, *, wide: terminal.Wide = False) -> list[DryRu
     """Show the facts that the sample of a plan would change."""
 
     async def work(memory: Memory) -> list[DryRunResult]:
-        await memory.replays.record_access(PlanId(plan_id))
-        return await memory.replays.dry_run_results(PlanId(plan_id))
+        plan = await _get(memory, plan_id)
+        await memory.replays.record_access(plan.id)
+        return await memory.replays.dry_run_results(plan.id)
 
     found = terminal.with_memory(work)
     none = "No sample was run; see `aftermind replay create --sample`."
