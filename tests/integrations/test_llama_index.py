@@ -67,6 +67,7 @@ async def test_another_session_recalls_before_the_queue_is_full(memory: Memory) 
     assert NOTE.strip() in str(question.content)
     assert "I live in Oslo." in str(question.content)
     assert str(question.content).endswith("Where do I live?")
+    assert str(question.content).count("Where do I live?") == 1  # the queue has it
     assert [each.content for each in await memory.history(user_id="alice", session_id="s1")] == [
         "I live in Oslo.",
         "Noted.",

@@ -11,6 +11,7 @@ import typer
 from aftermind.cli import terminal
 from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.stack import ports
 from aftermind.telemetry import log_format
 from aftermind.types.loopback_address import is_loopback
 
@@ -47,6 +48,8 @@ def mcp(
     from aftermind.integrations.mcp_http import authenticated
 
     settings = Settings()
+    if http:
+        ports.require_free("aftermind mcp", port, host)
     log_format.configure(level=settings.log_level, style=settings.log_format)
 
     async def serve(memory: Memory) -> None:

@@ -218,7 +218,7 @@ def profile(*, user: User = None, namespace: Namespace = None, wide: terminal.Wi
         when = "some minutes after the user's last message; `aftermind jobs run-now` makes it now"
         terminal.show(f"No profile yet. It is made {when}.")
     else:
-        terminal.show("No profile: no message of this user has given a trait.")
+        terminal.show("No profile: no message of this user gives a trait that is still true.")
     return found
 
 

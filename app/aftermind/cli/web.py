@@ -9,6 +9,7 @@ from aftermind import errors, extras
 from aftermind.cli import terminal
 from aftermind.memory import Memory
 from aftermind.settings import Settings
+from aftermind.stack import ports
 from aftermind.telemetry import log_format, tracing
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.loopback_address import is_loopback
@@ -39,6 +40,8 @@ def web(*, host: Host = None, port: Port = None) -> None:
     from aftermind.cli.slow_client_timeouts import protocol_class
 
     settings = Settings()
+    number = settings.web_port if port is None else port
+    ports.require_free("aftermind web", number, host or settings.web_host)
     _allow_sockets(settings.web_max_listeners)
     log_format.configure(level=settings.log_level, style=settings.log_format)
     tracing.export(settings, service="aftermind-web")
@@ -46,7 +49,7 @@ def web(*, host: Host = None, port: Port = None) -> None:
         "aftermind.web:create_app",
         factory=True,
         host=_host(host or settings.web_host, settings),
-        port=settings.web_port if port is None else port,
+        port=number,
         log_config=None,
         access_log=False,  # the application writes it, by route: a path holds names that users gave
         proxy_headers=False,  # a peer is judged by its connection

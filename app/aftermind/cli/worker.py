@@ -16,6 +16,7 @@ from aftermind.api import address_resolution
 from aftermind.cli import process_per_database, terminal
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
+from aftermind.stack import ports
 from aftermind.wire import queues
 
 if TYPE_CHECKING:  # it loads SQLAlchemy and NumPy
@@ -96,6 +97,8 @@ def flower(*, address: str = "127.0.0.1", port: int | None = None) -> None:
     private_files.make_folder(settings.state_dir)
     wanted = {"FLOWER_ADDRESS": address, "FLOWER_PORT": str(port or settings.flower_port)}
     more = {name: os.environ.get(name, value) for name, value in wanted.items()} | {"FLOWER_BASIC_AUTH": login}
+    if more["FLOWER_PORT"].isdecimal():
+        ports.require_free("aftermind flower", int(more["FLOWER_PORT"]), more["FLOWER_ADDRESS"])
     broker = settings.broker_url or settings.redis_url
     if broker is None:  # the embedded stack's
         _become(flower_argv(), settings, more)

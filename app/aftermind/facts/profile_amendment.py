@@ -10,6 +10,8 @@ from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Json, Profile,
 from aftermind.types.assertion import BY_USER, Operation, RecordedAssertion
 from aftermind.types.fact import USER
 
+_NO_LONGER = re.compile(r"no longer (?P<object>.+) since [\d-]{10}")  # as `llm.offline.summaries` writes it
+
 
 def amended_traits(
     profile: Profile, over: Collection[FactId], rows: Sequence[Fact], *, now: datetime
@@ -63,6 +65,8 @@ def updated_traits(
         read.setdefault(row.predicate, set()).update(row.sources)
     found = {}
     for name, trait in profile.traits.items():
+        if follows_facts and (text := _dated_by_facts(trait, predicates.canonical(name), rows)) != trait.value:
+            found[name] = replace(trait, value=text)
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
         if fact is None or not isinstance(trait.value, str) or (fact.valid_from is None and not follows_facts):
             continue
@@ -71,6 +75,18 @@ def updated_traits(
         if is_newer and not predicates.same_text(trait.value, fact.object):
             found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
     return found
+
+
+def _dated_by_facts(trait: Trait, predicate: str, rows: Sequence[Fact]) -> Json:
+    """A value like "no longer Acme since 2026-03-02" with the end that the fact has."""
+    over = _NO_LONGER.fullmatch(trait.value) if isinstance(trait.value, str) else None
+    ends = [
+        row.valid_to
+        for row in rows
+        if over is not None and row.superseded_at is None and row.subject == USER and row.predicate == predicate
+        if row.valid_to is not None and predicates.same_text(row.object, over["object"])
+    ]
+    return f"no longer {over['object']} since {max(ends).date()}" if over is not None and ends else trait.value
 
 
 def replaced_by_calls(

@@ -15,7 +15,7 @@ with extra("llama-index"):
 
 
 class AftermindMemoryBlock(BaseMemoryBlock[str]):
-    """What fits the user's last message, and a place for messages to be remembered.
+    """What fits the user's last message without those of the queue, and a place for messages to be remembered.
 
     `options` are those of `memory.recall`. In a plain `Memory` of LlamaIndex a message reaches its blocks only when the
     queue is full; `AftermindMemory` gives it to them when it is put.
@@ -31,7 +31,10 @@ class AftermindMemoryBlock(BaseMemoryBlock[str]):
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
         question = next((each.content for each in reversed(messages or ()) if each.role == "user"), None)
         session_id = self.session_id or block_kwargs.get("session_id")
-        return await recalled_text(self.memory, question or "", **self._whose(session_id), **self.options)
+        queue = {(each.role.value, each.content or "") for each in messages or ()}
+        return await recalled_text(
+            self.memory, question or "", in_prompt=queue, **self._whose(session_id), **self.options
+        )
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
         by_session: dict[str | None, list[tuple[str, str]]] = {}

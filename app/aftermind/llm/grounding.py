@@ -59,9 +59,9 @@ def grounded(
     """The assertions that are in trusted turns, each with only those sources that contain it.
 
     The quote occurs in the source, and so do the content words of the object, by their stems; dates and numbers may be
-    written differently. Of an end the quote is enough ("we broke up" ends `engaged`); no answer of a model has
-    one. The subject is the
-    user, a speaker, one of the given `subjects`, or named by a trusted turn. No field resembles an instruction.
+    written differently. Of an end the quote is enough ("we broke up" ends `engaged`); no answer of a model has one.
+    The subject is the user, a speaker, one of the given `subjects`, or named by a trusted turn. No field resembles an
+    instruction.
     """
     trusted = {turn.id: _QuotableTurn(turn) for turn in turns if turn.trusted}
     known = {_folded(subject) for subject in subjects} | {USER}

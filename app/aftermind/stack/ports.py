@@ -64,11 +64,11 @@ def claim(port: int) -> bool:
     return True
 
 
-def require_free(component: str, port: int) -> None:
-    """Raise StackError if another process listens on the port."""
-    if not is_free(port):
+def require_free(component: str, port: int, host: str = LOOPBACK) -> None:
+    """Raise StackError if another process listens on the port; of another address than loopback, or all, it may."""
+    if host in (LOOPBACK, "localhost", "0.0.0.0") and not is_free(port):
         raise StackError(
             component,
             f"its port {port} is in use by another program",
-            f"End that program (`lsof -i :{port}` names it).",
+            f"End that program (`lsof -i :{port}` names it), or choose another port.",
         )
