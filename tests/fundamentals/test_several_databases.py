@@ -193,6 +193,22 @@ async def test_doctor_checks_every_database_and_finds_rows_of_a_tenant_that_is_p
     await wait_until(lambda: sees({}, Verdict.BAD, ACME), description="the misplaced tenant is named")
 
 
+async def test_doctor_names_the_setting_of_the_database_that_refuses(settings: Settings) -> None:
+    lost = Settings(
+        database_url=settings.database_url,
+        relay_url=settings.relay_url,
+        redis_url=settings.redis_url,
+        databases={"eu": {"database_url": "postgresql+asyncpg://127.0.0.1:1/nosuch"}},
+        state_dir=settings.state_dir,
+        embedder="hash",
+        extractor="rules",
+    )
+
+    bad = {each.what: each.remedy for each in await doctor.examine(lost) if each.verdict is Verdict.BAD}
+
+    assert "correct `database_url` of eu in AFTERMIND_DATABASES" in bad["Postgres (eu)"]
+
+
 def test_migrate_migrates_every_database(
     settings: Settings, databases: dict[str, Database], worker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """`aftermind doctor`: check every component and suggest fixes."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import typer
@@ -14,6 +15,7 @@ from aftermind.cli.terminal import err, out
 from aftermind.database_map import DEFAULT
 from aftermind.settings import Settings
 
+_ADDRESS = re.compile(r"AFTERMIND_((?:DATABASE|RELAY|MIGRATOR|REPLICA|BROKER|REDIS|INDEX)_URLS?)")
 MARKS = {
     Verdict.GOOD: "[green]ok[/]     ",
     Verdict.WARNING: "[yellow]warning[/]",
@@ -51,10 +53,16 @@ async def examine(settings: Settings) -> list[Finding]:
     named = settings.database_names if "database" not in settings.model_fields_set else (settings.database,)
     found = await asyncio.gather(*(_examine(settings.of_database(name)) for name in named))
     return [
-        replace(finding, what=f"{finding.what} ({name})") if name != DEFAULT else finding
+        finding if name == DEFAULT else _of_database(finding, name)
         for name, findings in zip(named, found, strict=True)
         for finding in findings
     ]
+
+
+def _of_database(finding: Finding, name: str) -> Finding:
+    """The finding with the name of its database, whose addresses are in the map."""
+    remedy = _ADDRESS.sub(lambda setting: f"`{setting[1].lower()}` of {name} in AFTERMIND_DATABASES", finding.remedy)
+    return replace(finding, what=f"{finding.what} ({name})", remedy=remedy)
 
 
 async def _examine(settings: Settings) -> list[Finding]:
