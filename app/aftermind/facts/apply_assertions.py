@@ -30,7 +30,7 @@ class Folding:
     rows: dict[FactId, Fact] = field(default_factory=dict)
     # The current fact that a message retracted, by predicate and message; of single-valued predicates.
     _retracted: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
-    _undated: set[FactId] = field(default_factory=set)  # facts that start when they were said first
+    _undated: set[FactId] = field(default_factory=set)  # facts without a stated start
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
     _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Folding:
         """The claim with its time at `latest_at`, if a fact that it ends began within the period of its time.
 
         Of a period that is over ("in 2025", in 2026), an object that began within it is a repetition, and begins then.
-        A period shortly before a fact whose start was not stated ends it all the same, when this is said: in March
-        "I left Acme last year", after "I work at Acme" in January.
+        A period shortly before a fact whose start was not stated ends it all the same, at the time of the message: in
+        March "I left Acme last year", after "I work at Acme" in January.
         """
         earliest, latest = claim.valid_to or claim.valid_from, claim.latest_at
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:

@@ -52,7 +52,7 @@ def updated_traits(
     These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
     after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
     With `follows_facts` so is every other value whose messages are sources of facts of the predicate: the traits are
-    made by the rules of the facts, which know times.
+    made by the rules of the facts, which have times.
     """
     current = {
         row.predicate: row
