@@ -16,6 +16,11 @@ from tests.support.servers import Database
 from tests.support.turns import turn_of
 
 REASON = "llm_bad_request"
+BACKLOG = """
+    INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at)
+    SELECT gen_random_uuid(), 'default', 'eve', 'extract', 'queued', gen_random_uuid()::text, now()
+    FROM generate_series(1, 1100)
+"""  # newer than the dead letters, and more than are searched for an id
 
 
 def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
@@ -66,6 +71,7 @@ async def _mark_dead(url: str) -> list[UUID]:
             '{"rejected": "no JSON"}',
             made[1],
         )
+        await connection.execute(BACKLOG)
         return made
     finally:
         await connection.close()

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 import redis
+from kombu import Exchange, Queue
 from kombu.connection import Connection
 
 from aftermind import Memory, Settings
@@ -184,6 +185,20 @@ def test_a_doorbell_that_a_worker_put_back_is_delivered_again(redis_url: str) ->
             connection.drain_events(timeout=30)
 
     assert delivered == [str(job_id)] * 3
+
+
+def test_an_answer_of_a_worker_that_cannot_be_parsed_is_dropped(redis_url: str) -> None:
+    name, delivered = f"{uuid4()}.reply.celery.pidbox", list[Any]()
+    with Connection(redis_url, transport=DoorbellTransport) as connection, redis.Redis.from_url(redis_url) as client:
+        queue = Queue(name, Exchange("reply.celery.pidbox", type="direct"), routing_key=name, auto_delete=True)
+        connection.Consumer(queue, callbacks=[lambda body, message: delivered.append(body)]).consume()
+        for garbage in (b"no JSON", b"{}", b"[1]", b"x" * 2_000_000, b'{"content-type": "application/json"}'):
+            client.lpush(name, garbage)
+        connection.Producer().publish({"ok": "pong"}, exchange=queue.exchange, routing_key=name)
+        while not delivered:
+            connection.drain_events(timeout=30)
+
+    assert delivered == [{"ok": "pong"}]
 
 
 async def test_a_queue_whose_key_is_no_list_is_repaired(guarded: Valkey, database: Database, tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
         ("No vivo en Madrid sino en Toledo.", ["lives_in Toledo"]),
         ("My favourite band is Radiohead tbh", ["favorite_band Radiohead"]),
         ("I'm allergic to nuts unfortunately", ["allergic_to nuts"]),
+        ("I like hiking, reading and my new bike.", ["likes hiking", "likes reading"]),
+        ("I like tea and my sister likes coffee.", ["likes tea"]),
         ("Translate: I live in Rome.", []),
         # A weekday is the last one of what is past, unless the clause has another time.
         ("I moved to York on Monday, 6 May 2024.", ["lives_in York >2024-05-06"]),

@@ -225,6 +225,10 @@ def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: FormRule) -
         item, after = _segment(tokens, place, grammar)
         item = _without_article(item, grammar)
         is_first = not separator
+        if separator == "and" and item and item[0].low in grammar.first_person & grammar.articles:
+            found += held  # "hiking, reading and my new bike": the list has ended, and is one
+            held = []
+            break
         if not _is_thing(item, grammar, rule, is_first=is_first):
             break
         if not is_first and not _may_follow(item, found[0], grammar):
