@@ -16,21 +16,21 @@ Reranker = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 
 
 async def rerank(
-    reranker: Reranker, question: str, found: Sequence[Match], *, deadline: float
+    reranker: Reranker, question: str, matches: Sequence[Match], *, deadline: float
 ) -> tuple[list[Match], str | None]:
-    """Matches in the order of the reranker's own scores, and why they are not; the k-th has the k-th greatest score.
+    """Matches in the order of the reranker's own scores, and None; the k-th has the k-th greatest score.
 
-    Where the reranker fails, or is not ready at `deadline` (of the loop's clock), the order stays.
+    Where the reranker fails, or is not ready at `deadline` (of the loop's clock): in the given order, and the reason.
     """
-    if not found:
+    if not matches:
         return [], None
     try:
         async with asyncio.timeout_at(deadline):
-            given = await reranker(question, [_read_text(each) for each in found])
-        pairs = sorted(zip(found, map(_number, given), strict=True), key=lambda pair: -pair[1])
+            given = await reranker(question, [_read_text(each) for each in matches])
+        pairs = sorted(zip(matches, map(_number, given), strict=True), key=lambda pair: -pair[1])
     except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
-        return list(found), f"the reranker failed ({type(exc).__name__}): its order is missing"
-    scores = sorted((each.score for each in found), reverse=True)
+        return list(matches), f"the reranker failed ({type(exc).__name__}): its order is missing"
+    scores = sorted((each.score for each in matches), reverse=True)
     reranked = [
         replace(each, rerank_score=by_reranker, score=score)
         for (each, by_reranker), score in zip(pairs, scores, strict=True)

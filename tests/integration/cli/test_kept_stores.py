@@ -203,7 +203,7 @@ def test_two_exports_of_the_same_content_are_equal(store: str, stored: datetime,
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_a_short_id_is_refused_with_the_way_to_the_whole_one(store: str, stored: datetime) -> None:
+def test_an_end_that_no_id_has_is_refused_with_the_way_to_the_whole_one(store: str, stored: datetime) -> None:
     done = command(store, "dead-letters", "discard", "--id", "588d126b", "--note", "x")
 
     assert done.returncode == 2
