@@ -69,19 +69,21 @@ class Audit:
         with its head is found if a witness is left: the state folder of a host that acted, or Redis.
         """
         known = {each.name: await each.read_ends() for each in self._trail.witnesses}
-        if namespace is not None or not self._of_all:
-            names = {self._namespace if namespace is None else namespace}
-        else:
+        is_of_all = namespace is None and self._of_all
+        if is_of_all:
             async with self._work.transaction(read_only=True) as tx:
                 names = {*await self._trail.heads(tx), *(name for ends in known.values() for name in ends)}
             names = names or {self._namespace}
+        else:
+            names = {self._namespace if namespace is None else namespace}
         reports = []
         for name in sorted(names):
             try:
                 reports.append(await self._verified(name, known))
             except errors.TenantMoved:
-                if namespace is not None:
-                    raise  # of all, the database that serves it now verifies it
+                if not is_of_all:
+                    raise
+                # the database that serves it now verifies it
         return reports
 
     async def _verified(self, namespace: str, known: "Mapping[str, Ends]") -> AuditReport:
