@@ -150,8 +150,8 @@ def _hint(request: Request, each: Mapping[str, Any]) -> str:
 async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
     """An error of the framework as a problem document."""
     assert isinstance(error, HTTPException)
-    told = f"{request.method} {request.url.path}: {error.detail}."
-    return problem(f"http-{error.status_code}", error.status_code, str(error.detail), told, headers=error.headers)
+    detail = f"{request.method} {request.url.path}: {error.detail}."
+    return problem(f"http-{error.status_code}", error.status_code, str(error.detail), detail, headers=error.headers)
 
 
 def route_template(scope: Scope) -> str:
