@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from aftermind import errors
 from aftermind.api.process_registry import announced_state, process_description
 from aftermind.db.database_protocol import Database, Transaction, Watermark
+from aftermind.db.postgres_url import with_password_file
 from aftermind.events.types import MemoryEvent
 from aftermind.freshness import WatermarkDelivery
 from aftermind.indexes.client import IndexClient
@@ -264,14 +265,13 @@ async def _open_runtime_of_postgres(
 
     database_url = settings.relay_url or settings.database_url
     assert database_url is not None
-    url = database_url.get_secret_value()
+    url = with_password_file(database_url.get_secret_value(), settings.database_password_file)
     providers = Providers(make_limiter(settings))
     opened.push_async_callback(providers.close)
     embedder = factory.embedder(settings, providers=providers)
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
-    secret = settings.database_password_file
-    await _settled_schema(partial(migrate.check, url, allow_owner=settings.allow_owner, password_file=secret))
-    database = open_database(settings, url, name="aftermind-worker", password_file=secret)
+    await _settled_schema(partial(migrate.check, url, allow_owner=settings.allow_owner))
+    database = open_database(settings, url, name="aftermind-worker")
     opened.push_async_callback(database.close)
     await _adopt(database, configured)
     redis_url = settings.redis_url or settings.broker_url

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from aftermind import errors
 from aftermind.api.store_from_url import is_index, make_journal, split_index
 from aftermind.database_map import DEFAULT, VARIABLE
-from aftermind.db.postgres_url import parse_hosts
+from aftermind.db.postgres_url import parse_hosts, with_password_file
 from aftermind.db.record_store_journals.protocol import AnyJournal, is_shared
 from aftermind.settings import Settings
 from aftermind.wire.redis import cluster, sentinel
@@ -99,7 +99,16 @@ def resolve(
         if index is not None:
             raise errors.InvalidSettings("index", _without_password(str(index)), "the store names an index already.")
         url, index = split_index(url, settings.state_dir)
-    return replace(_resolve(settings, url, broker=broker, redis=redis, replicas=replicas), index=index)
+    found = _resolve(settings, url, broker=broker, redis=redis, replicas=replicas)
+    return replace(_with_password_file(found, settings.database_password_file), index=index)
+
+
+def _with_password_file(found: Addresses, file: Path | None) -> Addresses:
+    if file is None or found.scheme not in POSTGRES:
+        return found
+    relay, owner = (None if url is None else with_password_file(url, file) for url in (found.relay, found.owner))
+    replicas = tuple(with_password_file(url, file) for url in found.replicas)
+    return replace(found, store=with_password_file(found.store, file), replicas=replicas, relay=relay, owner=owner)
 
 
 def _resolve(

@@ -13,6 +13,7 @@ from aftermind.db import reembedding_column as db_reembed
 from aftermind.db.encryption.keyfiles import master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
+from aftermind.db.postgres_url import with_password_file
 from aftermind.db.record_store_journals.protocol import Batch
 from aftermind.db.record_store_journals.row_codec import OWNER, SHARED, dump_owner
 from aftermind.db.row_level_security import STANDING
@@ -49,15 +50,14 @@ class PostgresPartitions:
     """
 
     def __init__(self, url: str, settings: Settings) -> None:
-        self._url, self._settings = url, settings
+        self._url, self._settings = with_password_file(url, settings.database_password_file), settings
         self._vault = Vault(master_keys(settings.encryption_key, settings.state_dir))
         self._db = PostgresDatabase(
-            url,
+            self._url,
             timeout_seconds=STATEMENT_SECONDS,
             pool_size=1,
             application_name="aftermind copy",
             session_settings=ONE_SNAPSHOT,
-            password_file=settings.database_password_file,
         )
         self.name = self._db.name
         self._is_paused = False
@@ -112,7 +112,7 @@ class PostgresPartitions:
         self._thread.shutdown()
 
     async def _check(self) -> None:
-        await migrate.check(self._url, password_file=self._settings.database_password_file)
+        await migrate.check(self._url)
         async with self._db.transaction() as tx:
             role = await tx.record(STANDING)
             plans = await ledger_rows.count_unfinished_plans(tx)

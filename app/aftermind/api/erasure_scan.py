@@ -109,7 +109,6 @@ class ErasureScan:
             pool_size=1,
             application_name="aftermind-looking",
             pooled=self._settings.database_pooler,
-            password_file=None if url == self._where.owner else self._settings.database_password_file,
         )
 
 

@@ -97,7 +97,6 @@ class PostgresVectors:
             timeout_seconds=COMPARE_SECONDS,
             allow_owner=self._settings.allow_owner,
             pooled=self._settings.database_pooler,
-            password_file=self._settings.database_password_file,
         )
         try:
             yield Searches(

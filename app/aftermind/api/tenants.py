@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from aftermind import errors
+from aftermind.db.postgres_url import with_password_file
 from aftermind.settings import Settings
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Json, Scope
@@ -358,7 +359,7 @@ def owner_url(parts: "Parts") -> str:
     """The URL of the owner of the tables of a database."""
     url = parts.settings.migrator_url or parts.settings.database_url
     assert url is not None  # a map names the database of each entry
-    return url.get_secret_value()
+    return with_password_file(url.get_secret_value(), parts.settings.database_password_file)
 
 
 async def _audit(parts: "Parts", namespace: str, action: Action, detail: Mapping[str, Json]) -> None:
@@ -372,13 +373,12 @@ async def _audit(parts: "Parts", namespace: str, action: Action, detail: Mapping
 async def _open_end(parts: "Parts", namespace: str) -> AsyncIterator["TenantRows"]:
     from aftermind.db import migrate, tenant_moves
 
-    url, secret, settings = owner_url(parts), parts.settings.database_password_file, parts.settings
-    await migrate.check(url, password_file=secret)
+    url, settings = owner_url(parts), parts.settings
+    await migrate.check(url)
     async with tenant_moves.open_rows(
         url,
         database=settings.database,
         namespace=namespace,
-        password_file=secret,
         connect_seconds=settings.db_connect_timeout_seconds,
     ) as rows:
         await rows.check_role()

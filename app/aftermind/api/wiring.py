@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from aftermind import errors
 from aftermind.api.address_resolution import Addresses
@@ -101,7 +100,6 @@ def open_database(
     url: str,
     *,
     name: str,
-    password_file: Path | None = None,
     session_settings: Mapping[str, str] | None = None,
     check_namespace: Callable[[str], None] | None = None,
 ) -> PostgresDatabase:
@@ -114,7 +112,6 @@ def open_database(
         application_name=name,
         allow_owner=settings.allow_owner,
         pooled=settings.database_pooler,
-        password_file=password_file,
         session_settings=session_settings,
         check_namespace=check_namespace,
     )
@@ -358,13 +355,10 @@ def _postgres_services(
             settings.check_placed_here(name)
 
     agent_database = partial(open_database, settings, name="aftermind-agent", check_namespace=check)
-    secret = settings.database_password_file
-    db = agent_database(where.store, password_file=secret)
+    db = agent_database(where.store)
     longest = min(settings.recall_budget_seconds, settings.db_timeout_seconds)
     reading = {**READ_SETTINGS, "statement_timeout": str(max(1, round(longest * 1000)))}  # no caller waits longer
-    primary, *replicas = (
-        agent_database(url, session_settings=reading, password_file=secret) for url in (where.store, *where.replicas)
-    )
+    primary, *replicas = (agent_database(url, session_settings=reading) for url in (where.store, *where.replicas))
     backend = open_backend(settings, db, link, providers)
     keys, vault, store, pending = backend.keys, backend.vault, backend.store, backend.pending
     # Recall has a separate one: a lagging replica must not determine the encryption key of this process's writes.
@@ -390,7 +384,7 @@ def _postgres_services(
     async def check_schema() -> None:
         from aftermind.db import migrate  # Alembic: loaded only for the check
 
-        await migrate.check(db.url, allow_owner=settings.allow_owner, password_file=secret)
+        await migrate.check(db.url, allow_owner=settings.allow_owner)
 
     async def local_turns(owner: Scope) -> list[Turn]:
         """Those of a tenant that has moved may also be spooled for its former database."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -162,7 +161,7 @@ def show(summary: Summary, names: Sequence[str]) -> None:
             table.add_row(category, str(summary.counts[category]), *cells)
         needed = out.measure(table, options=out.options.update(width=terminal.WIDE_COLUMNS)).minimum
         width = max(out.width, needed - max(0, longest - CATEGORY_WIDTH))  # too narrow a console would drop columns
-        Console(highlight=False, soft_wrap=True, width=width).print(table)
+        terminal.make_console(width=width).print(table)
         if len(means) > len(largest):
             out.print(f"  … and {len(means) - len(largest)} smaller categories; --json FILE lists all", highlight=False)
     if summary.differences:

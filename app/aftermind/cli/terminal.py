@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 from uuid import UUID
@@ -38,8 +38,9 @@ U = TypeVar("U", bound=UUID)
 BUDGETS = ("recall_budget_seconds", "query_embedding_budget_seconds")
 FAILED = 2  # exit code of a command that could not do what was asked; 1 is "did it, with something to report"
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+make_console = partial(Console, highlight=False, emoji=False, soft_wrap=True)  # ":question:" is text, not an emoji
+out = make_console()
+err = make_console(stderr=True)
 
 User = Annotated[str | None, typer.Option("--user", "-u", help="The user. Default: the anonymous user.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace. Default: AFTERMIND_NAMESPACE.")]
@@ -138,7 +139,7 @@ def one_line(text: str, below: str = "") -> Text:
 
 def print_table(shown: Table, *, wide: bool) -> None:
     """Print a table within the terminal's width, or in full; `none` below the titles of one without rows."""
-    terminal = Console(highlight=False, soft_wrap=True, width=WIDE_COLUMNS, quiet=out.quiet) if wide else out
+    terminal = make_console(width=WIDE_COLUMNS, quiet=out.quiet) if wide else out
     place = next((place for place, column in enumerate(shown.columns) if not column.no_wrap), 0)
     if place and _is_too_narrow(shown, place, terminal):
         _print_with_lines_below(shown, place, terminal)

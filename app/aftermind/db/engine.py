@@ -5,7 +5,6 @@ import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -52,8 +51,8 @@ class PostgresDatabase:
     Usable from several event loops and threads: each running loop has its own engine and pool. `timeout_seconds` limits
     a statement and a wait for a pooled connection, `connect_timeout_seconds` a new connection. Without `allow_owner`, a
     role that bypasses row-level security is refused at the first connection (`UnboundRole`). `pooled`: a pooler
-    (pgbouncer, transaction mode) is in between, which keeps no session state. `password_file` is read for each
-    connection. Among several hosts in `url` the primary is chosen (`PrimaryConnector`).
+    (pgbouncer, transaction mode) is in between, which keeps no session state. Among several hosts in `url` the
+    primary is chosen (`PrimaryConnector`).
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class PostgresDatabase:
         session_settings: Mapping[str, str] | None = None,
         allow_owner: bool = True,
         pooled: bool = False,
-        password_file: Path | None = None,
         check_namespace: Callable[[str], None] | None = None,
     ) -> None:
         self._primary = PrimaryConnector(url)
@@ -76,7 +74,6 @@ class PostgresDatabase:
         self._pool_size = pool_size
         self._application_name = application_name
         self._session_settings = dict(session_settings or {})
-        self._password_file = password_file
         self._check_namespace = check_namespace
         self._allow_owner, self._pooled, self._is_bound = allow_owner, pooled, False
         self._engines: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
@@ -241,7 +238,6 @@ class PostgresDatabase:
 
     async def _connect(self) -> PgConnection:
         connection = await self._primary.connect(
-            password=password_reader(self._password_file),
             timeout=self._connect_timeout,
             command_timeout=self._timeout + 1,
             statement_cache_size=0 if self._pooled else 100,
@@ -293,11 +289,6 @@ def parse_watermark(row: "asyncpg.Record") -> Watermark:
     lsn = row["lsn"]
     lsn -= PAGE_HEADER if lsn % WAL_PAGE == PAGE_HEADER else 0
     return Watermark(system=row["system"], timeline=row["timeline"], lsn=lsn)
-
-
-def password_reader(file: Path | None) -> Callable[[], str] | None:
-    """What the driver asks for at each connection, so that a rotated password is taken as it is then."""
-    return None if file is None else lambda: file.read_text().strip()
 
 
 def encode_half(vector: NDArray[np.floating[Any]] | bytes) -> bytes:  # Any: any float width

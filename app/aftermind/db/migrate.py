@@ -16,7 +16,6 @@ from sqlalchemy.pool import NullPool
 
 from aftermind import errors, extras
 from aftermind.db import reembedding_column, row_level_security
-from aftermind.db.engine import password_reader
 from aftermind.db.error_mapping import HEAD, driver_error, short, translated
 from aftermind.db.primary_connection import connect
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
@@ -95,7 +94,6 @@ async def check(
     url: str,
     *,
     allow_owner: bool = True,
-    password_file: Path | None = None,
     timeout_seconds: float = 5.0,
 ) -> None:
     """Raise `SchemaOutdated` where migrations are missing, `NotAllowed` where the role may not read the schema.
@@ -107,7 +105,6 @@ async def check(
     with translated("schema"):
         connection = await connect(
             url,
-            password=password_reader(password_file),
             timeout=timeout_seconds,
             command_timeout=timeout_seconds,
             statement_cache_size=0,  # a pooler may be in between

@@ -1,11 +1,13 @@
 """Postgres URLs with one host or several, as libpq has them: `@h1:5432,h2:5433/db` and `?host=h1:5432,h2:5433`."""
 
-from urllib.parse import parse_qs, unquote, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from aftermind import errors
 
 SCHEMES = ("postgresql", "postgres")
 DEFAULT_PORT = 5432
+PASSWORD_FILE = "password_file"  # an option of ours in the query: the driver must not get it
 
 
 def plain(url: str) -> str:
@@ -38,6 +40,24 @@ def parse_hosts(url: str) -> tuple[tuple[str, int], ...]:
     if len(ports) != len(hosts):
         raise ValueError(f"it has {len(hosts)} hosts and {len(ports)} ports")
     return tuple((host, given or port) for (host, given), port in zip(hosts, ports, strict=True))
+
+
+def with_password_file(url: str, file: Path | None) -> str:
+    """The URL with a file to read its password from; as it is if it has a password, or names such a file."""
+    parts = urlsplit(url)
+    if file is None or parts.password or {"password", PASSWORD_FILE} & parse_qs(parts.query).keys():
+        return url
+    return f"{url}{'&' if parts.query else '?'}{PASSWORD_FILE}={quote(str(file.absolute()), safe='')}"
+
+
+def split_password_file(url: str) -> tuple[str, Path | None]:
+    """The URL for the driver, and the file to read its password from, if it names one."""
+    place, _, query = url.partition("?")
+    named = parse_qs(query).get(PASSWORD_FILE)
+    if named is None:
+        return url, None
+    options = "&".join(each for each in query.split("&") if each.partition("=")[0] != PASSWORD_FILE)
+    return f"{place}?{options}" if options else place, Path(named[-1])
 
 
 def redact(url: str) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -10,7 +11,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 from aftermind import errors
 from aftermind.db.error_mapping import short
-from aftermind.db.postgres_url import parse_hosts, plain, redact
+from aftermind.db.postgres_url import parse_hosts, plain, redact, split_password_file
 
 # After one host has answered as primary: a host that is cut off must not delay a new connection by its whole timeout.
 GRACE_SECONDS = 0.5
@@ -73,8 +74,7 @@ class PrimaryConnector:
     async def connect(self, **options: Any) -> PgConnection:  # Any: arguments of asyncpg.connect
         """A connection to the primary. Raises the driver's errors, and `StoreUnavailable` if no host is a primary."""
         if not self.has_several_hosts:
-            opened: PgConnection = await asyncpg.connect(self.url, connection_class=PgConnection, **options)
-            return opened
+            return await _open(self.url, **options)
         answers: dict[asyncio.Task[PgConnection], str] = {}
         chosen: PgConnection | None = None
         try:
@@ -119,14 +119,7 @@ async def connect(url: str, **options: Any) -> PgConnection:  # Any: arguments o
 
 async def connect_to_host(url: str, host: str, port: int, **options: Any) -> PgConnection:  # Any: as `connect`
     """A connection to one host of a URL, whatever its role, with `system` and `timeline`."""
-    connection: PgConnection = await asyncpg.connect(
-        plain(url),
-        host=host,
-        port=port,
-        connection_class=PgConnection,
-        target_session_attrs=SessionAttribute.any,
-        **options,
-    )
+    connection = await _open(plain(url), host=host, port=port, target_session_attrs=SessionAttribute.any, **options)
     try:
         row = await connection.fetchrow(_ROLE)
     except BaseException:
@@ -135,6 +128,19 @@ async def connect_to_host(url: str, host: str, port: int, **options: Any) -> PgC
     assert row is not None
     connection.system, connection.timeline = row["system"], row["timeline"]
     return connection
+
+
+async def _open(url: str, **options: Any) -> PgConnection:  # Any: as `connect`
+    bare, file = split_password_file(url)
+    opened: PgConnection = await asyncpg.connect(
+        bare, password=_password_reader(file), connection_class=PgConnection, **options
+    )
+    return opened
+
+
+def _password_reader(file: Path | None) -> Callable[[], str] | None:
+    """What the driver asks for at each connection, so that a rotated password is taken as it is then."""
+    return None if file is None else lambda: file.read_text().strip()
 
 
 async def _wait_for_a_primary(answers: Mapping["asyncio.Task[PgConnection]", str]) -> None:

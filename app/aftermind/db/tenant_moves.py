@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from pgvector.sqlalchemy import HALFVEC
@@ -30,7 +29,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from aftermind import errors
 from aftermind.db import reembedding_column as vectors
 from aftermind.db.database_protocol import Database
-from aftermind.db.engine import WATERMARK, parse_watermark, password_reader
+from aftermind.db.engine import WATERMARK, parse_watermark
 from aftermind.db.error_mapping import translated
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.primary_connection import PgConnection, PrimaryConnector
@@ -360,13 +359,10 @@ class TenantRows:
 
 
 @asynccontextmanager
-async def open_rows(
-    url: str, *, database: str, namespace: str, password_file: Path | None, connect_seconds: float
-) -> AsyncIterator[TenantRows]:
+async def open_rows(url: str, *, database: str, namespace: str, connect_seconds: float) -> AsyncIterator[TenantRows]:
     """The rows of a tenant in a database. Raises `StoreUnavailable`."""
     with translated(f"database {database!r}"):
         connection = await PrimaryConnector(url).connect(
-            password=password_reader(password_file),
             timeout=connect_seconds,
             command_timeout=STATEMENT_SECONDS,
             server_settings=_SESSION,

@@ -1,6 +1,9 @@
 """`aftermind recall`, where a person waits for the answer."""
 
 import asyncio
+import json
+import os
+from pathlib import Path
 
 from aftermind import Memory
 from tests.support.fork_server import run_module
@@ -43,3 +46,27 @@ async def test_a_block_that_is_too_small_for_any_match_says_so(database: Databas
     assert done.returncode == 0, done.stderr
     assert "No match fits the token budget. `--budget` raises it" in done.stdout
     assert "0 of 1 chunks" in done.stdout
+
+
+async def test_texts_are_shown_as_they_are_stored(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/memory.db"
+    async with Memory(store) as memory:
+        await memory.remember("My tag is :coffee: and [bold]x[/bold].", user_id="ann")
+
+    done = await asyncio.to_thread(
+        run_module,
+        ["aftermind.cli", "recall", "Which tag?", "--user", "ann"],
+        env={**os.environ, "AFTERMIND_DATABASE_URL": store},
+    )
+
+    assert "My tag is :coffee: and [bold]x[/bold]." in done.stdout
+
+
+async def test_printed_redis_users_are_those_of_a_json_answer(tmp_path: Path) -> None:
+    env = {**os.environ, "AFTERMIND_DATABASE_URL": "postgresql://a@b/c", "AFTERMIND_BROKER_URL": "redis://localhost"}
+    command = ["aftermind.cli", "redis-acl", "--passwords", str(tmp_path)]
+
+    printed = await asyncio.to_thread(run_module, command, env=env)
+    answered = await asyncio.to_thread(run_module, [*command, "--json"], env=env)
+
+    assert printed.stdout.splitlines() == [each["line"] for each in json.loads(answered.stdout)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 import ssl
 import struct
@@ -9,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import pytest
 
 from aftermind import Memory, Settings, errors
 from aftermind.stack.ports import choose
 from tests.support.certificates import Authority
+from tests.support.fork_server import run_module
 from tests.support.servers import Database, Servers, psql_async
 from tests.support.valkey import running_valkey
 from tests.support.waiting import wait_until
@@ -127,6 +129,34 @@ async def test_a_password_comes_from_a_file_and_a_rotated_one_is_taken(
             )
             assert await memory.history(user_id="alice") == []
             assert (await memory.health()).is_ready
+
+
+async def test_commands_take_the_password_from_its_file(database: Database, redis_url: str, tmp_path: Path) -> None:
+    named = {
+        "AFTERMIND_DATABASE_URL": _without_password(database.app_url, tmp_path / "app"),
+        "AFTERMIND_DATABASE_PASSWORD_FILE": str(tmp_path / "app"),
+        "AFTERMIND_MIGRATOR_URL": _without_password(database.url, tmp_path / "owner")
+        + f"?password_file={quote(str(tmp_path / 'owner'), safe='')}",
+        "AFTERMIND_BROKER_URL": redis_url,
+        "AFTERMIND_STATE_DIR": str(tmp_path),
+        "AFTERMIND_EMBEDDER": "hash",
+    }
+    env = {**os.environ, **named}
+    for command in (["migrate"], ["reembed", "status"], ["status"]):
+        done = await asyncio.to_thread(run_module, ["aftermind.cli", *command], env=env)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+    doctor = await asyncio.to_thread(run_module, ["aftermind.cli", "doctor"], env=env)
+
+    assert "password" not in doctor.stdout + doctor.stderr
+    assert "row-level security is forced and applies to role" in doctor.stdout
+
+
+def _without_password(url: str, file: Path) -> str:
+    parts = urlsplit(url)
+    assert parts.password
+    file.write_text(f"{parts.password}\n")
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.hostname}:{parts.port}"))
 
 
 def test_any_setting_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
