@@ -456,8 +456,8 @@ class Memory:
 
         A query ranks and excludes nothing: up to `limit` episodes are returned, the last of them with little in common.
         `recall_scored(query, min_score=…)` has a threshold. Filters are those of `recall`, and `session_id` and
-        `agent_id`. Without a query `before` pages back, as in `history`, and `undone` False leaves out what was undone,
-        which a query never finds. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
+        `agent_id`. Without a query `before` pages back, as in `history`, and `undone` False leaves out what was undone
+        (`Memory.undo`), which a query never finds. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = await groups.scope_of(
             self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id

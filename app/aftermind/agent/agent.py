@@ -77,8 +77,9 @@ class Agent:
     summary and profile for storing and for the next run; `load` follows `save` if it is not given. `memory` is a
     `Memory`, or its store as a URL or a dict: close it with `await agent.memory.close()`. A memory that fails never
     fails the answer, unless `strict`. With `feed_tool_call_results` the history for the next run has tool calls and
-    their results too, in pairs; otherwise it has the messages of the user and the answers. Images and files are not
-    kept: the model gets those of `messages=` alone.
+    their results too, in pairs; otherwise it has the messages of the user and the answers. After `max_steps` rounds of
+    tool calls in one run the model is asked to answer without tools. Images and files are not kept: the model gets
+    those of `messages=` alone.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ def make_journal(url: str, *, key_prefix: str = DEFAULT_PREFIX) -> AnyJournal | 
         if scheme == "sqlite":
             return SqlJournal(path=_read_path(url, rest), shared=SHARED_NAME)
         return SqlJournal(url.removeprefix(SQL), shared=SHARED_NAME)
-    raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", scheme, f"unknown store. {KNOWN}")
+    raise errors.InvalidSettings("store", scheme, f"unknown store (the argument, or AFTERMIND_DATABASE_URL). {KNOWN}")
 
 
 def _read_path(url: str, rest: str) -> Path:

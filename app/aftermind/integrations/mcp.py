@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import aftermind
 from aftermind.api.forget_and_export import Forgot
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.mcp_access import Access, Owner, Work, reports
@@ -38,7 +39,7 @@ class Confirmation(BaseModel):
 
 def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | None = None) -> MCPServer:
     """The server: over stdio for one user, over HTTP for the user and namespace of each request (`authenticated`)."""
-    server = MCPServer("aftermind", title="Aftermind", instructions=INSTRUCTIONS)
+    server = MCPServer("aftermind", title="Aftermind", version=aftermind.__version__, instructions=INSTRUCTIONS)
     access = Access(memory, {"user_id": user_id, "namespace": namespace})
     whose = access.owner
 

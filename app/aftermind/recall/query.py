@@ -14,7 +14,7 @@ from aftermind.stores.protocol import EpisodeFilter
 from aftermind.types import Json, Role, Scope
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import time_of
-from aftermind.types.validation import Limits, json_object
+from aftermind.types.validation import Limits, json_object, to_role
 
 MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes its user's input; longer input is not typed
 READ_CHARACTERS = 8_000  # of a long query: its beginning and end, which usually have the request
@@ -219,10 +219,13 @@ def _roles(roles: Iterable[str] | None) -> frozenset[Role] | None:
     if roles is None:
         return None
     given = [roles] if isinstance(roles, str) else list(roles)
-    unknown = [role for role in given if role not in set(Role)]
-    if unknown or not given:
+    try:
+        wanted = frozenset(map(to_role, given))
+    except errors.InvalidMessage:
+        wanted = frozenset()
+    if not wanted:
         raise errors.InvalidQuery("roles", given, f"roles are some of {', '.join(Role)}.")
-    return frozenset(Role(role) for role in given)
+    return wanted
 
 
 def _load(load: Iterable[str] | None) -> frozenset[str]:

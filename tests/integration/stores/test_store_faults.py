@@ -42,7 +42,7 @@ def memory_at(store: Any, folder: Path) -> Memory:  # Any: what `Memory` takes
         ("sqlite://server/bot.db", "a path follows the colon"),
         ("sqlite:./bot.db?mode=ro", "name a file"),
         ("inmemory:x", "unknown store"),
-        ("mysql://server/bot", "unknown store"),
+        ("mysql://server/bot", "store='mysql': unknown store"),
         ("chroma:./bot", r"aftermind\[chroma\]"),
         ({}, "name `backend`"),
         ({"backend": "sqlite", "type": "sqlite", "path": "x"}, "name `backend`"),

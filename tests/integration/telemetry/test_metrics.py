@@ -99,6 +99,21 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
         assert [name for name in seen if name.startswith("aftermind_replica_lag_seconds")]
 
 
+async def test_a_pause_is_a_degraded_component(database: Database, redis_url: str, tmp_path: Path) -> None:
+    env = environment(database.relay_url, redis_url, AFTERMIND_METRICS_TOKEN=TOKEN)
+    async with Memory(database.relay_url, broker=redis_url) as memory:
+        with service(env, tmp_path) as url:
+            before = await asyncio.to_thread(scrape, url, TOKEN)
+            await memory.job_admin.pause(kind="embed", namespace=None, reason="a new model", actor="ops")
+            await wait_until(
+                lambda: _with(url, {'aftermind_component_degraded{component="pauses"}': 1.0}),
+                description="the pause is exported",
+            )
+
+    assert before['aftermind_component_degraded{component="pauses"}'] == 0
+    assert before['aftermind_component_degraded{component="store"}'] == 0
+
+
 async def test_a_replica_that_does_not_answer_is_down_and_has_no_lag(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:

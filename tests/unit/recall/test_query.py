@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aftermind import errors
 from aftermind.ranking import Question
 from aftermind.recall import Query, RecallMode
-from aftermind.types import Scope
+from aftermind.types import Role, Scope
 
 SCOPE = Scope(user_id="alice")
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -33,6 +33,7 @@ NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
         ("until", {"since": NOON, "until": NOON}),
         ("known_at", {"known_at": "yesterday"}),
         ("roles", {"roles": ["wizard"]}),
+        ("roles", {"roles": ["user", "wizard"]}),
         ("roles", {"roles": []}),
         ("metadata", {"metadata": ["a"]}),
         ("load", {"load": ["everything"]}),
@@ -43,6 +44,10 @@ def test_what_cannot_be_asked_is_refused_by_name(field: str, given: dict[str, An
         Query.checked("What theme?", SCOPE, **given)
 
     assert refused.value.field == field
+
+
+def test_roles_have_the_names_that_messages_have_in_other_libraries() -> None:
+    assert Query.checked("tea", SCOPE, roles=["human", "AI"]).wanted.roles == {Role.USER, Role.ASSISTANT}
 
 
 @pytest.mark.parametrize(

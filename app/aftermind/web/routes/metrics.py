@@ -78,6 +78,14 @@ class Now:
             is_left_replica = part.name.startswith("replica ") and part.state != "ok"
             up.add_metric([part.name], float(part.state != "down" and not is_left_replica))
         yield up
+        degraded = GaugeMetricFamily(
+            "aftermind_component_degraded",
+            "Whether a component answers with a warning: `/readyz` and `aftermind status` have its text.",
+            labels=["component"],
+        )
+        for part in self._health.parts:
+            degraded.add_metric([part.name], float(part.state == "degraded"))
+        yield degraded
         if any(part.name == "store" and part.state != "down" for part in self._health.parts):
             yield from self._work()
         yield from self._waiting()
