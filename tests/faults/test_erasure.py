@@ -97,6 +97,11 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         assert jobs.owned == len(await memory.jobs.list(user_id="ann")) > 0
         assert "without payload" in jobs.kept
         assert len(proof.ids) == 1
+        entries = await memory.audit.list(user_id="ann", action="erase")
+        assert [each.detail for each in entries] == [
+            {"everything": True},
+            {"is_erased": True, "places_not_searched": 0},
+        ]
         assert len(await memory.history(user_id="bob")) == 1
         assert not (await memory.verify_erasure(user_id="bob")).is_clean, (
             "rows of somebody who was not forgotten are seen"
@@ -128,7 +133,10 @@ async def test_each_place_that_holds_a_text_is_named(database: Database, redis_u
 async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url: str, tmp_path: Path) -> None:
     async with opened(database, redis_url, tmp_path, as_owner=False) as memory:
         found = await memory.verify_erasure(user_id="ann")
+        await memory.forget(user_id="ann", prove=True)
+        entries = await memory.audit.list(user_id="ann", action="erase")
 
+    assert entries[-1].detail == {"is_erased": None, "places_not_searched": 3}
     unseen = {place.name for place in found.places if place.missing}
     assert unseen == {"table replay_plans", "table replay_items", "table metric_history"}
     assert not found.is_clean

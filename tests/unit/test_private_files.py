@@ -181,6 +181,26 @@ def test_secrets_name_the_replicas_that_are_given(tmp_path: Path, given: list[st
     assert [url.rpartition("@")[2].partition("/")[0] for url in urls] == hosts
 
 
+def test_a_password_whose_file_was_deleted_is_replaced_in_its_urls_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    assert CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)]).exit_code == 0
+    (folder / "worker_database_url").chmod(0o644)
+    (folder / "worker_database_url").write_text((folder / "worker_database_url").read_text() + "?sslmode=require")
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    for name in ("postgres_worker_password", "redis_web_password"):
+        (folder / name).unlink()
+
+    again = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)])
+
+    after = {path.name: path.read_text() for path in folder.iterdir()}
+    changed = {name for name in after if after[name] != before[name]}
+    made = {"postgres_worker_password", "worker_database_url", "worker_replica_urls", "redis_web_password"}
+    assert changed == made | {"web_redis_url", "redis_users.acl"}
+    old, new = before["postgres_worker_password"], after["postgres_worker_password"]
+    assert after["worker_database_url"] == before["worker_database_url"].replace(old, new)
+    assert "5 files were written" in again.stdout
+
+
 @pytest.mark.parametrize("option", ["postgres", "replica", "redis"])
 @pytest.mark.parametrize("value", ["", "-", " ", "http://db:5432", "db:5432/x", "db:5432,"])
 def test_secrets_of_a_host_that_is_none_are_refused_before_a_file_is_written(

@@ -11,7 +11,8 @@ from aftermind.api import conversation_history, forget_and_export, turn_builder
 from aftermind.api.forget_and_export import Forgot
 from aftermind.api.memory_services import Parts
 from aftermind.receipt import Receipt
-from aftermind.types import Scope
+from aftermind.types import Json, Scope
+from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport
 from aftermind.types.tombstone import Tombstone
 
@@ -35,11 +36,22 @@ async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = Non
     sought = [canary, *map(str, ids)]
     before = await looking.scan(owner, sought)
     began = time.monotonic()
-    gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note, is_proved=True)
+    gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
+    await _audit_result(parts, owner, after)
     proof = ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds)
     return replace(_without_canary(gone, is_stored=is_stored), proof=proof)
+
+
+async def _audit_result(parts: Parts, owner: Scope, after: ErasureReport) -> None:
+    """An entry of its own: the one of the erasure is committed with the deletes, before anything can be searched."""
+    if parts.trail is None:
+        return
+    detail: dict[str, Json] = {"is_erased": after.is_erased, "places_not_searched": len(after.unsearched)}
+    async with parts.db.transaction(namespace=owner.namespace) as tx:
+        await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
+    await parts.trail.anchor()
 
 
 def _without_canary(gone: Forgot, *, is_stored: bool) -> Forgot:

@@ -116,13 +116,13 @@ def add_up(several: Iterable[Forgot]) -> Forgot:
     return Forgot(rows=dict(rows), pending_turns=pending, proof=proof)
 
 
-async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None, is_proved: bool = False) -> Forgot:
+async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None) -> Forgot:
     """Delete stored content and reject later copies: the tombstone is committed with the deletes.
 
-    The audit trail, if there is one, has the `note`, and whether a proof was requested.
+    The audit trail, if there is one, has the `note`.
     """
     owner = asked.owner
-    detail = _audit_detail(asked) | ({"proved": True} if is_proved else {}) | ({"note": note} if note else {})
+    detail = _audit_detail(asked) | ({"note": note} if note else {})
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
             await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))

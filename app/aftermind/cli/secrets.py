@@ -1,7 +1,7 @@
 """`aftermind secrets`: every password, key, URL and Redis user of a deployment, as files for Compose or Kubernetes.
 
 A process gets only the files of its role. Those that are there stay, so running it again adds what a release needs
-newly and writes the Redis users of this release.
+newly and writes the Redis users of this release. A password whose file was deleted is replaced, in its URLs too.
 """
 
 import base64
@@ -54,7 +54,10 @@ def secrets(
     ] = None,
     redis: Annotated[str, typer.Option(help="Host and port of Redis.")] = "redis:6379",
 ) -> dict[str, str | int]:
-    """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are."""
+    """Write the passwords, keys, URLs and Redis users of a deployment. Files that exist stay as they are.
+
+    To replace a password, delete its file and repeat the command: the URLs get the new one.
+    """
     replicas = ["postgres-replica:5432"] if replica is None else [each for each in replica if each != "none"]
     for option, value in (("postgres", postgres), *(("replica", each) for each in replicas), ("redis", redis)):
         if not all(HOST.fullmatch(each) for each in value.split(",")):
@@ -91,14 +94,15 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
     files = _Files(folder)
     passwords = {role: files.add(f"postgres_{role}_password", _password) for role in ROLES}
     for role in ("migrator", "agent", "worker"):
-        url = f"postgresql://aftermind_{role}_login:{passwords[role]}@{{}}/{DATABASE}"
-        files.add(f"{role}_database_url", lambda url=url: url.format(postgres))  # type: ignore[misc]
+        login, is_new = f"aftermind_{role}_login", f"postgres_{role}_password" in files.made
+        url = f"postgresql://{login}:{passwords[role]}@{{}}/{DATABASE}"
         every = json.dumps([url.format(host) for host in replicas])
-        files.add(f"{role}_replica_urls", lambda every=every: every)  # type: ignore[misc]
+        files.add_url(f"{role}_database_url", url.format(postgres), login, passwords[role], is_new=is_new)
+        files.add_url(f"{role}_replica_urls", every, login, passwords[role], is_new=is_new)
     words = {role: files.add(f"redis_{role}_password", _password) for role in users}
     for role, user in users.items():
-        url = f"redis://{user.name}:{words[role]}@{redis}/0"
-        files.add(f"{role}_redis_url", lambda url=url: url)  # type: ignore[misc]
+        url, is_new = f"redis://{user.name}:{words[role]}@{redis}/0", f"redis_{role}_password" in files.made
+        files.add_url(f"{role}_redis_url", url, user.name, words[role], is_new=is_new)
     files.replace(REDIS_USERS, _acl_file(users, words))
     files.add("audit_key", lambda: random.token_hex(32))
     files.add("encryption_key", lambda: random.token_hex(32))
@@ -106,7 +110,7 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
     files.add("flower_login", lambda: f"aftermind:{_password()}")
     files.add("grafana_password", _password)
     files.add("metrics_token", _password)
-    return files.made
+    return len(files.made)
 
 
 def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str]) -> str:
@@ -120,7 +124,8 @@ class _Files:
     """Files of one folder, owned as it is: in a container root writes for the user of the host."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self.made = folder, 0
+        self._folder = folder
+        self.made: set[str] = set()  # names of files
         self._owner = folder.stat()
 
     def add(self, name: str, make: Callable[[], str]) -> str:
@@ -128,12 +133,21 @@ class _Files:
         path = self._folder / name
         if private_files.create(path, make().encode(), mode=READABLE):
             self._give(path)
-            self.made += 1
+            self.made.add(name)
         return private_files.read(path).decode().strip()
+
+    def add_url(self, name: str, url: str, user: str, password: str, *, is_new: bool) -> None:
+        """Write a file of one URL or more where it is missing; with `is_new`, change the password in the one there."""
+        found = self.add(name, lambda: url)
+        changed = re.sub(rf"(?<=//{re.escape(user)}:)[^@/]*(?=@)", password, found)
+        if is_new and changed != found:
+            self.replace(name, changed)
+            self.made.add(name)
 
     def replace(self, name: str, text: str) -> None:
         """Write a file, whatever it held."""
-        self.made += not (self._folder / name).exists()
+        if not (self._folder / name).exists():
+            self.made.add(name)
         private_files.write(self._folder / name, text.encode(), mode=READABLE)
         self._give(self._folder / name)
 
