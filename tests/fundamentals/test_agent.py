@@ -190,6 +190,7 @@ async def test_a_model_that_never_stops_calling_tools_is_made_to_answer() -> Non
 
     assert sum(isinstance(event, ToolCalled) for event in events) == 3
     assert model.tools[-1] == [], "no tools are offered any more"
+    assert events[-1].finish_reason == "max_steps"  # type: ignore[union-attr]
 
 
 async def test_a_memory_that_fails_as_a_whole_does_not_fail_the_answer(
@@ -212,6 +213,15 @@ async def test_a_strict_agent_raises_what_its_memory_raises(tmp_path: Path, sess
 
     with pytest.raises(errors.Unavailable):
         await agent.arun("Hi", user_id="u", session_id=session_id)
+
+
+async def test_a_strict_agent_names_the_remedy_of_its_own_store() -> None:
+    agent = Agent(model=ScriptedChatModel("Hello."), memory="sqlite:/proc/nowhere/memory.db", strict=True)
+
+    with pytest.raises(errors.StoreUnavailable, match="Choose a file") as failed:
+        await agent.arun("Hi", user_id="u")
+
+    assert "Postgres" not in str(failed.value)
 
 
 async def test_what_the_model_raises_is_raised(memory: Memory, user: str) -> None:

@@ -78,8 +78,8 @@ class Agent:
     `Memory`, or its store as a URL or a dict: close it with `await agent.memory.close()`. A memory that fails never
     fails the answer, unless `strict`. With `feed_tool_call_results` the history for the next run has tool calls and
     their results too, in pairs; otherwise it has the messages of the user and the answers. After `max_steps` rounds of
-    tool calls in one run the model is asked to answer without tools. Images and files are not kept: the model gets
-    those of `messages=` alone.
+    tool calls in one run the model is asked once more, to answer without tools (`AgentResult.finish_reason`). Images
+    and files are not kept: the model gets those of `messages=` alone.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class Agent:
             if reply is None:
                 raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
             run.usage.append(reply.usage)
-            run.finish_reason = reply.finish_reason
+            run.finish_reason = "max_steps" if is_last else reply.finish_reason
             if not reply.tool_calls or is_last:
                 yield reply.content
                 return

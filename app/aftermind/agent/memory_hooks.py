@@ -125,7 +125,7 @@ class Remembering:
     async def _block(self, query: str, scope: Scope) -> RecallBlock:
         block = await self.memory.recall(query, token_budget=self.token_budget, load=self.load, **_labels(scope))
         if self.strict and block.served_by is ServedBy.NONE:
-            raise errors.StoreUnavailable("recall", block.degraded or "no database answers")
+            raise errors.StoreUnavailable("recall", block.degraded or "no database answers", "Repeat the run.")
         return block
 
     async def _history(self, scope: Scope, *, is_given: bool) -> Sequence[Episode]:

@@ -40,7 +40,8 @@ class AgentResult:
 
     `memory` is the block that was recalled, None where memory was off or failed. `receipt` is of the turn that was
     handed over, None likewise. `messages` is that turn: what was asked, what tools returned, what was answered.
-    `finish_reason` is why the answer ended: `stop`, or `length` if the model's limit of tokens cut it off.
+    `finish_reason` is why the answer ended: `stop`, `length` if the model's limit of tokens cut it off, or `max_steps`
+    if the agent's limit ended the rounds of tool calls.
     """
 
     text: str

@@ -1,6 +1,7 @@
 """Validation and normalisation of callers' input."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,9 @@ _MISSPELT = {
     **dict.fromkeys(("expiresAt", "expire_at", "expired_at"), "expires_at"),
 }
 _TEXT_PARTS = {"text", "input_text", "output_text"}
-_MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "refusal"}
+_MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "image", "document", "refusal"}
+_DATA_FIELDS = {"data", "file_data"}  # of a media part: the image or file itself, however short
+_DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+[;,]")
 _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
 
 
@@ -180,25 +183,35 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
-            attachments.append(without_inline_data(part))
+            attachments.append(without_inline_data(part, is_media=True))
         else:
-            raise errors.InvalidMessage("content", part, "a part of an unsupported type.", index=index)
+            why = f"the type of a part is one of {', '.join(sorted(_TEXT_PARTS | _MEDIA_PARTS))}. Leave others out."
+            raise errors.InvalidMessage("content", part, why, index=index)
     return "\n".join(texts), attachments
 
 
-def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH) -> Any:  # Any: JSON of any shape
+def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH, *, is_media: bool = False) -> Any:  # Any: JSON
     """The part with its length and SHA-256 in place of each long text: an image of a megabyte is not memory, that it
-    was there is.
+    was there is. With `is_media` also in place of short data, such as an icon.
     """
     if isinstance(part, Mapping) and depth:
-        return {key: without_inline_data(value, depth - 1) for key, value in part.items()}
+        return {
+            key: _digest(value)
+            if is_media and key in _DATA_FIELDS and isinstance(value, str)
+            else without_inline_data(value, depth - 1, is_media=is_media)
+            for key, value in part.items()
+        }
     if isinstance(part, list) and depth:
-        return [without_inline_data(each, depth - 1) for each in part]
-    if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
-        digest = hashlib.sha256(part.encode("utf-8", "replace")).hexdigest()
-        head = part.partition(",")[0] if part.startswith("data:") else ""
-        return f"{head[:100]}[{len(part)} characters, sha256 {digest}]"
+        return [without_inline_data(each, depth - 1, is_media=is_media) for each in part]
+    if isinstance(part, str) and (len(part) > INLINE_CHARACTERS or (is_media and _DATA_URL.match(part))):
+        return _digest(part)
     return part
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    head = text.partition(",")[0] if text.startswith("data:") else ""
+    return f"{head[:100]}[{len(text)} characters, sha256 {digest}]"
 
 
 def to_role(role: object, index: int = 0) -> Role:

@@ -224,6 +224,29 @@ def test_an_inline_image_is_kept_as_its_digest() -> None:
     assert len(kept) < 200
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"filename": "n.txt", "file_data": "data:text/plain;base64,SECRET"}},
+        {"type": "input_audio", "input_audio": {"format": "wav", "data": "SECRET"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,SECRET"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "SECRET"}},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "SECRET"}},
+    ],
+)
+def test_a_short_file_is_not_kept_either(part: dict[str, Any]) -> None:
+    kept = str(one(user(content=["see", part])).metadata["attachments"])
+
+    assert "SECRET" not in kept
+    assert "sha256" in kept
+    assert part["type"] in kept
+
+
+def test_a_part_of_an_unknown_type_is_refused_with_the_types() -> None:
+    with pytest.raises(errors.InvalidMessage, match="one of document, file, image, image_url"):
+        one(user(content=[{"type": "tool_use", "id": "x"}]))
+
+
 def test_tool_calls_without_text_are_a_message_and_keep_their_ids() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
 
