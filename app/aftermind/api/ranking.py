@@ -10,16 +10,22 @@ from aftermind import errors
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.ranking import parse_models
+from aftermind.ranking.turn_features import FEATURES
 from aftermind.recall import Candidates, Query, RecallOptions
 from aftermind.types import Json, Scope
 from aftermind.types.audit import Action
+
+WRONG_FORM = (
+    "`both`, `words`, `meaning` and `vector` each need a finite `intercept`, and `coefficients` of "
+    f"{', '.join(FEATURES)}, in this order. `(await memory.ranking.candidates(…)).models_to_json()` has the form."
+)
 
 
 class Ranking:
     """Ranking models of a namespace. Every call raises `InvalidScope` and `StoreUnavailable`.
 
-    Models have the form of `aftermind/ranking/coefficients.json`, and apply to recalls whose query was embedded by the
-    embedder with the given key ("" without one).
+    Models have the form of `Candidates.models_to_json()`: for each way of searching an intercept and a coefficient of
+    each feature. They apply to recalls whose query was embedded by the embedder with the given key ("" without one).
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -37,7 +43,7 @@ class Ranking:
         owner = self._parts.scope(namespace=namespace)
         written = orjson.dumps(models).decode()
         if not _is_usable(written):
-            raise errors.InvalidQuery("models", written, "they need the features and numbers of `coefficients.json`.")
+            raise errors.InvalidQuery("models", written, WRONG_FORM)
 
         async def work(tx: Transaction) -> None:
             await self._parts.store.set_ranking_models(tx, owner.namespace, embedder, written)

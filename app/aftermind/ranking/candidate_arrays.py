@@ -22,11 +22,14 @@ _OF_CONVERSATION = re.compile(
     rf"(?:i|we|you)(?:'ve| have| had)?{_OFTEN} (?:{_SPOKEN}))\b",
     re.IGNORECASE,
 )
-# Words of a question that are about no subject: "last", "two weeks ago", and "name" in "my sister's name",
-# which most messages with the word have of the user.
+# Words of a question that are about no subject: "last", "two weeks ago", a year at the end, and "name" in "my sister's
+# name", which most messages with the word have of the user. Of a year, the time of a message counts, not its words: "My
+# passport is valid since 2025" is no answer to "Where did I work in 2025?".
 _UNIT = r"(?:days?|weeks?|weekends?|months?|years?)"
+_YEAR = r"(?<=[a-z\d,] )(?:19|20)\d\d(?=\s*(?:[?.,!;]|$))"
 _UNINFORMATIVE = re.compile(
     rf"\b(?:(?:last|next|past)(?! names?\b)(?:(?: \w+)? {_UNIT}\b)?|\w+ {_UNIT} ago\b|ago\b)|"
+    rf"{_YEAR}|"
     r"(?<!user['\u2019]s )(?<=['\u2019]s )names?\b",
     re.IGNORECASE,
 )

@@ -38,6 +38,8 @@ from aftermind.ranking import (
     worths_of,
 )
 from aftermind.ranking.accents import fold_accents
+from aftermind.ranking.fitted_coefficients import to_json
+from aftermind.ranking.turn_features import FEATURES
 from aftermind.recall import match_selection
 from aftermind.recall.assemble import Unfitted, build
 from aftermind.recall.excerpts import QuestionWords
@@ -70,6 +72,7 @@ from aftermind.types import (
     ExclusionReason,
     Fact,
     FactId,
+    Json,
     Match,
     Passage,
     RecallBlock,
@@ -108,13 +111,19 @@ NEAR_MISSES = 20  # turns that an explanation adds to those that were considered
 class Candidates:
     """Turns that may match a query, with a row of features for each, and the models that score them.
 
-    `embedder` is the key of the one whose vectors were compared, "" if none were.
+    `feature_names` are those of the columns. `embedder` is the key of the one whose vectors were compared, "" if none
+    were.
     """
 
     ids: Sequence[EpisodeId]
     features: NDArray[np.float64]
     embedder: str
     models: Models
+    feature_names: tuple[str, ...] = FEATURES
+
+    def models_to_json(self) -> dict[str, Json]:
+        """The models in the form that `memory.ranking.set` takes."""
+        return to_json(self.models)
 
 
 @dataclass(slots=True)
@@ -579,12 +588,10 @@ class Recall:
         read = await self._search.brief(route.tx, run.query.scope.owner, BlockRequest(ids=ids, at=run.query.known_at))
         texts = {**waiting, **{episode.id: episode for episode in read.episodes}}
         least = run.time.threshold(run.min_score)
-        for rank, place in enumerate(excluded.near, start=len(run.matches) + 1):
-            if place.id in texts:
-                is_likely = 0 < place.score >= least
-                reason = ExclusionReason.LIMIT if is_likely else ExclusionReason.MIN_SCORE
-                match = match_selection.matched(place, texts[place.id], rank, run.passages.get(place.id))
-                excluded.matches.append((match, reason))
+        for match in _matched(run, [place for place in excluded.near if place.id in texts], texts):
+            reason = ExclusionReason.LIMIT if 0 < match.score >= least else ExclusionReason.MIN_SCORE
+            [decayed] = self._decayed(run, [match])
+            excluded.matches.append((decayed, reason))
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
@@ -846,6 +853,9 @@ def _explained(found: Sequence[tuple[Match, ExclusionReason]], block: RecallBloc
             seen.add(_identity(match))
             kept.append((match, reason))
     kept.sort(key=lambda each: -each[0].score)
+    kept = [
+        (replace(match, rank=rank), reason) for rank, (match, reason) in enumerate(kept, start=len(block.matches) + 1)
+    ]
     tokens = token_count.count_each([as_text(line_of(match.item)) for match, _ in kept])
     return tuple(
         ExcludedMatch(match=match, reason=reason, tokens=count)

@@ -53,7 +53,8 @@ _BARE_SEASON = re.compile(
 _ASKS_PAST = re.compile(r"\b(?:did|was|were|had|happened)\b", re.IGNORECASE)
 _HABIT = re.compile(r"\b(?:like|love|enjoy|prefer|usually|always|often)\b", re.IGNORECASE)
 _MOMENT = (
-    rf"(?:(?:the )?{dates.PART}|" + r"\d{4}-\d{2}-\d{2}|\d{4}\b(?!-)|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
+    rf"(?:(?:the )?{dates.PART}|"
+    + r"\d{4}-\d{2}(?:-\d{2})?\b|\d{4}\b(?!-)|(?:(?:the )?(?:\d{1,2}(?:st|nd|rd|th)? (?:of )?)?"
     r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|spring|summer|autumn|fall|winter)[a-z]*"
     r"(?: \d{1,2}(?:st|nd|rd|th)?\b)?(?:,? (?:of )?\d{4})?))"
 )
@@ -218,14 +219,18 @@ def _asks_ever(text: str) -> bool:
 def _range_in(text: str, now: datetime) -> dates.Period | None:
     """A period with two ends: "between July and September 2025", "from 2025-08-01 to 2025-08-14", "in May or June"."""
     for found in _RANGE.finditer(text):
-        ended = dates.find(found["last"], now)
+        ended = _moment(found["last"], now)
         year = None if _YEAR.search(found["first"]) else _YEAR.search(found["last"])
         years = [""] if year is None else [f" {int(year.group()) - back}" for back in (0, 1)]
         for of_year in years:  # "between November and February 2025" begins in the year before
-            began = dates.find(f"{found['first']}{of_year}", now)
+            began = _moment(f"{found['first']}{of_year}", now)
             if began is not None and ended is not None and began.start < ended.start:
                 return dates.Period(start=began.start, end=ended.end)
     return None
+
+
+def _moment(text: str, now: datetime) -> dates.Period | None:
+    return dates.find(text, now) or dates.find(f"in {text}", now)  # "2024-05" is a month after such a word only
 
 
 def _bare_season(text: str, now: datetime) -> dates.Period | None:

@@ -48,3 +48,24 @@ async def test_old_messages_come_before_facts_that_have_nothing_in_common_with_t
     assert isinstance(first.item, Episode)
     assert first.item.content == rent
     assert others, "facts are shown after it"
+
+
+async def test_an_explanation_has_the_scores_after_the_half_life_and_each_rank_once() -> None:
+    settings = Settings(embedder="hash", recall_half_life_days=30)  # type: ignore[call-arg]
+    async with Memory("inmemory", settings=settings) as memory:
+        for day in range(60):
+            text = f"The sofa number {day} cost {day} euros." if day % 2 else f"The weather of day {day} was fine."
+            message = Message(role="user", content=text, occurred_at=NOW - timedelta(days=400 - day))
+            await memory.remember(message, user_id="ann", session_id="s")
+        asked = {"user_id": "ann", "token_budget": 100, "load": ["history"]}
+        shown = await memory.explain("How much did the sofa cost?", **asked)  # type: ignore[arg-type]
+        scored = await memory.recall_scored("How much did the sofa cost?", user_id="ann", limit=60, load=["history"])
+
+    found = [each.match for each in shown.excluded]
+    of_id = {match.item.id: match.score for match in scored}  # type: ignore[union-attr]
+    assert [match.score for match in found] == sorted((match.score for match in found), reverse=True)
+    ranks = [match.rank for match in found]
+    assert ranks == list(range(ranks[0], ranks[0] + len(found)))
+    compared = [match for match in found if match.item.id in of_id]  # type: ignore[union-attr]
+    assert compared
+    assert all(match.score == pytest.approx(of_id[match.item.id], rel=0.05) for match in compared)  # type: ignore[union-attr]

@@ -373,3 +373,24 @@ async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(
         assert facts[0].item.object == answer, question  # type: ignore[union-attr]
         assert facts[0].score > 0.1
         assert answer in block.text
+
+
+PASSPORT = {
+    "I joined Zalando last week.": (2025, 1, 12),
+    "My passport is valid since 2025.": (2026, 7, 7),
+    "I live in Hamburg.": (2026, 7, 8),
+}
+
+
+@pytest.mark.parametrize("question", ["Where did I work in March 2025?", "Where did I work in 2025?"])
+async def test_a_message_that_only_mentions_the_year_is_behind_what_answers(question: str) -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for said, day in PASSPORT.items():
+            message = Message.user(said, occurred_at=datetime(*day, tzinfo=UTC))
+            await memory.remember([message], user_id="mia", session_id=said)
+        await memory.drain(user_id="mia", timeout=60)
+        matches = await memory.recall_scored(question, user_id="mia")
+
+    scores = {match.item.text if isinstance(match.item, Fact) else match.item.content: match.score for match in matches}  # type: ignore[union-attr]
+    assert scores["user works at Zalando"] > 0.5
+    assert scores["I joined Zalando last week."] > scores["My passport is valid since 2025."]

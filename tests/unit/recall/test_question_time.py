@@ -27,6 +27,8 @@ def day(year: int, month: int, number: int) -> datetime:
         ("What happened from 2024-08-01 to 2024-08-14?", day(2024, 8, 1), day(2024, 8, 15)),
         ("Who came between 3 May and 10 May 2025?", day(2025, 5, 3), day(2025, 5, 11)),
         ("Who came between May 3 2024 and June 5 2024?", day(2024, 5, 3), day(2024, 6, 6)),
+        ("What happened in 2024-04?", day(2024, 4, 1), day(2024, 5, 1)),
+        ("What happened between 2024-04 and 2024-06?", day(2024, 4, 1), day(2024, 7, 1)),
         ("Who came from June 1 to June 14, 2024?", day(2024, 6, 1), day(2024, 6, 15)),
         ("What happened between November and February 2025?", day(2024, 11, 1), day(2025, 3, 1)),
         ("What did we do in July or August 2024?", day(2024, 7, 1), day(2024, 9, 1)),

@@ -41,6 +41,12 @@ _FORMS = tuple(
     (re.compile(form, re.IGNORECASE), words)
     for form, words in (
         (r"(?P<iso>\d{4}-\d{2}-\d{2})", ("-",)),
+        # Not "the 2010-11 season".
+        (
+            r"\b(?:in|during|of|since|before|after|until|till|by|from|to|through|and|between|for) "
+            r"(?P<iso_month>(?:19|20)\d{2}-(?:0[1-9]|1[0-2]))(?![\d-])",
+            ("-",),
+        ),
         (
             rf"(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month>{_MONTH})\b\.?,?\s*(?P<year>\d{{4}})?",
             _MONTH_WORDS,
@@ -101,6 +107,8 @@ def _resolved(found: dict[str, str | None], said_at: datetime) -> Period | None:
     try:
         if found.get("iso"):
             return _days(datetime.fromisoformat(str(found["iso"])).replace(tzinfo=UTC), 1)
+        if found.get("iso_month"):
+            return _months(datetime.fromisoformat(f"{found['iso_month']}-01").replace(tzinfo=UTC), 1)
         if found.get("month"):
             return _calendar(found, today)
         if part := (found.get("part") or "").lower():

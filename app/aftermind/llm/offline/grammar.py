@@ -55,6 +55,7 @@ class FormRule:
     needs: re.Pattern[str] | None
     stops: re.Pattern[str] | None
     infinitive: str
+    listed: re.Pattern[str] | None  # how each further thing of a list begins: "a car and a boat", not "a car and drove"
     is_timeless: bool
     is_cased: bool  # only where the object has a capital letter and the writer uses them
     is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant
@@ -198,6 +199,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormR
             needs=re.compile(_expanded(data["needs"], macros), re.IGNORECASE) if "needs" in data else None,
             stops=_stops(data["stops"]) if "stops" in data else None,
             infinitive=data.get("infinitive", ""),
+            listed=re.compile(data["listed"], re.IGNORECASE) if "listed" in data else None,
             is_timeless=data.get("timeless", False),
             is_cased=data.get("cased", False),
             is_taste=data.get("is_taste", False),

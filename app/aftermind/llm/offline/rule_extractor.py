@@ -30,7 +30,10 @@ _QUOTED = re.compile(r"[\"“«„][^\"”»“\n]{0,300}[\"”»“]|(?<!\w)'[^
 _SPACES = re.compile(r"[ \t\u00a0]+")
 _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
-_TOGETHER = ({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"})
+_TOGETHER = (
+    *({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"}),
+    {"spouse", "relationship_status"},
+)
 _SINCE = re.compile(r"\bsince\b", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -52,7 +55,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "4"
+    version = "5"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
