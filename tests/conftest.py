@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Database, Servers, migrate, start
+from tests.support.servers import Database, Servers, data_folder, migrate, start
 from tests.support.waiting import PATIENT_SETTINGS
 
 
@@ -32,12 +32,13 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """One primary, one streaming replica and one Valkey for the whole session: not to be killed or frozen."""
-    running = start(tmp_path_factory.mktemp("servers") / "stack")
-    try:
-        running.make_template()
-        yield running
-    finally:
-        running.stack.destroy()
+    with data_folder(tmp_path_factory) as folder:
+        running = start(folder / "stack")
+        try:
+            running.make_template()
+            yield running
+        finally:
+            running.stack.destroy()
 
 
 @pytest.fixture
