@@ -83,7 +83,7 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
             for user in ("ann", "bob"):
                 receipt = await memory.remember("I live in Oslo.", user_id=user, session_id="s")
                 await receipt.stored(timeout=180)
-            gone = await memory.forget(user_id="ann", prove=True)
+            gone = await memory.forget(user_id="ann", prove=True, note="REQ-7")
 
         proof = gone.proof
         assert proof is not None
@@ -134,9 +134,9 @@ async def test_what_a_login_cannot_see_is_no_proof(database: Database, redis_url
     async with opened(database, redis_url, tmp_path, as_owner=False) as memory:
         found = await memory.verify_erasure(user_id="ann")
         await memory.forget(user_id="ann", prove=True)
-        entries = await memory.audit.list(user_id="ann", action="erase")
+        entries = await memory.audit.list(user_id="ann", action="read")
 
-    assert entries[-1].detail == {"is_erased": None, "places_not_searched": 3}
+    assert entries[-1].detail == {"by": "proof", "is_erased": None, "places_not_searched": 3}
     unseen = {place.name for place in found.places if place.missing}
     assert unseen == {"table replay_plans", "table replay_items", "table metric_history"}
     assert not found.is_clean

@@ -375,7 +375,9 @@ class Agent:
             if reply is None:
                 raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
             run.usage.append(reply.usage)
-            run.finish_reason = "max_steps" if is_last else reply.finish_reason
+            run.finish_reason = "max_steps" if 0 < step == self.max_steps else reply.finish_reason
+            if reply.finish_reason == "length":
+                run.finish_reason = "length"
             if not reply.tool_calls or is_last:
                 yield reply.content
                 return

@@ -39,18 +39,20 @@ async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = Non
     gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
-    await _audit_result(parts, owner, after)
+    with suppress(errors.Unavailable):  # the user is erased, and this proof cannot be made again
+        await _audit_result(parts, owner, after, note)
     proof = ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds)
     return replace(_without_canary(gone, is_stored=is_stored), proof=proof)
 
 
-async def _audit_result(parts: Parts, owner: Scope, after: ErasureReport) -> None:
-    """An entry of its own: the one of the erasure is committed with the deletes, before anything can be searched."""
+async def _audit_result(parts: Parts, owner: Scope, after: ErasureReport, note: str | None) -> None:
+    """The search is a read after the erasure, whose own entry is committed with the deletes."""
     if parts.trail is None:
         return
-    detail: dict[str, Json] = {"is_erased": after.is_erased, "places_not_searched": len(after.unsearched)}
+    found: dict[str, Json] = {"is_erased": after.is_erased, "places_not_searched": len(after.unsearched)}
+    detail = {"by": "proof", **found, **({"note": note} if note else {})}
     async with parts.db.transaction(namespace=owner.namespace) as tx:
-        await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
+        await parts.trail.append(tx, owner.namespace, Action.READ, user_id=owner.user_id, detail=detail)
     await parts.trail.anchor()
 
 

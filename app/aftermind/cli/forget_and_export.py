@@ -285,10 +285,8 @@ def _show_result(found: ErasureReport, remedy: str = "") -> None:
             'in rows of others and as a part of a word or name ("opera" in "operation"): search for a longer one.'
         )
     else:
-        places, why = (
-            ", ".join(found.unsearched),
-            "; ".join({each.missing: "" for each in found.places if each.missing}),
-        )
+        places = ", ".join(found.unsearched)
+        why = "; ".join(dict.fromkeys(each.missing for each in found.places if each.missing))
         what = "content remains" if found.is_erased is False else "no content was found"
         terminal.complain(f"{what}{f', but not searched: {places} ({why})' if places else ''}.{remedy}")
 

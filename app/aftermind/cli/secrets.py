@@ -92,18 +92,22 @@ def _queue_of(settings: Settings) -> tuple[SecretStr | None, SecretStr | None]:
 
 def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: Mapping[str, acl.RedisUser]) -> int:
     files = _Files(folder)
-    passwords = {role: files.add(f"postgres_{role}_password", _password) for role in ROLES}
+    passwords = {role: files.read_or_make(f"postgres_{role}_password", _password) for role in ROLES}
     for role in ("migrator", "agent", "worker"):
-        login, is_new = f"aftermind_{role}_login", f"postgres_{role}_password" in files.made
+        login, is_new = f"aftermind_{role}_login", not files.has(f"postgres_{role}_password")
         url = f"postgresql://{login}:{passwords[role]}@{{}}/{DATABASE}"
         every = json.dumps([url.format(host) for host in replicas])
         files.add_url(f"{role}_database_url", url.format(postgres), login, passwords[role], is_new=is_new)
         files.add_url(f"{role}_replica_urls", every, login, passwords[role], is_new=is_new)
-    words = {role: files.add(f"redis_{role}_password", _password) for role in users}
+    words = {role: files.read_or_make(f"redis_{role}_password", _password) for role in users}
     for role, user in users.items():
-        url, is_new = f"redis://{user.name}:{words[role]}@{redis}/0", f"redis_{role}_password" in files.made
+        url, is_new = f"redis://{user.name}:{words[role]}@{redis}/0", not files.has(f"redis_{role}_password")
         files.add_url(f"{role}_redis_url", url, user.name, words[role], is_new=is_new)
     files.replace(REDIS_USERS, _acl_file(users, words))
+    # Last: a run that ends before it is repeated with another password, for all files.
+    for kind, made in (("postgres", passwords), ("redis", words)):
+        for role, password in made.items():
+            files.add(f"{kind}_{role}_password", lambda password=password: password)  # type: ignore[misc]
     files.add("audit_key", lambda: random.token_hex(32))
     files.add("encryption_key", lambda: random.token_hex(32))
     files.add("webhook_key", lambda: base64.urlsafe_b64encode(random.token_bytes(32)).decode())
@@ -136,13 +140,25 @@ class _Files:
             self.made.add(name)
         return private_files.read(path).decode().strip()
 
+    def has(self, name: str) -> bool:
+        """Whether the file is there."""
+        return (self._folder / name).exists()
+
+    def read_or_make(self, name: str, make: Callable[[], str]) -> str:
+        """The text of a file, or a new one for it, which is not written yet."""
+        return private_files.read(self._folder / name).decode().strip() if self.has(name) else make()
+
     def add_url(self, name: str, url: str, user: str, password: str, *, is_new: bool) -> None:
         """Write a file of one URL or more where it is missing; with `is_new`, change the password in the one there."""
         found = self.add(name, lambda: url)
-        changed = re.sub(rf"(?<=//{re.escape(user)}:)[^@/]*(?=@)", password, found)
-        if is_new and changed != found:
-            self.replace(name, changed)
-            self.made.add(name)
+        if not is_new or name in self.made:
+            return
+        changed = re.sub(rf"(?<=//{re.escape(user)}:)[^@/]*(?=@)", lambda _: password, found)
+        if changed == found:
+            why = f"it has no password of {user}, which is to be replaced. Write the new URL into it, or delete it."
+            raise errors.InvalidSettings("folder", str(self._folder / name), why)
+        self.replace(name, changed)
+        self.made.add(name)
 
     def replace(self, name: str, text: str) -> None:
         """Write a file, whatever it held."""

@@ -1,10 +1,8 @@
 """`aftermind worker`, `reconciler` and `flower`: processes that do the background work, and the one that shows it."""
 
 import asyncio
-import fcntl
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -36,8 +34,6 @@ OneDatabase = Annotated[
         help="Of AFTERMIND_DATABASES: the only one to serve. Default: AFTERMIND_DATABASE, else one process for each."
     ),
 ]
-
-MAX_WORKERS_OF_A_NAME = 100
 
 LogLevel = Annotated[str | None, typer.Option("--loglevel", help="Lowest level. Default: AFTERMIND_LOG_LEVEL.")]
 
@@ -75,8 +71,7 @@ def worker(
     level, more = loglevel or settings.log_level, ["-c", str(concurrency)] if concurrency else []
     if _serves_every_database(settings):
         _run_for_each(settings, ["worker", "--queues", ",".join(wanted), "--loglevel", level, *more])
-    node = _free_node_name(wanted)
-    _become([*worker_argv(wanted, loglevel=level, node=node), *more], settings, is_worker=True)
+    _become([*worker_argv(wanted, loglevel=level), *more], settings, is_worker=True)
 
 
 def reconciler(*, database: OneDatabase = None) -> None:
@@ -122,40 +117,20 @@ def _flower_login() -> str:
         raise errors.InvalidSettings("FLOWER_BASIC_AUTH_FILE", path, f"it cannot be read: {exc.strerror}.") from exc
 
 
-def worker_argv(names: list[str], *, loglevel: str, node: str | None = None) -> list[str]:
-    """The command of a Celery worker on these queues; `node` is its name in Flower, by default that of the queues."""
+def worker_argv(names: list[str], *, loglevel: str) -> list[str]:
+    """The command of a Celery worker on these queues."""
     extras.require("celery", "a worker")
     argv = [sys.executable, "-m", "aftermind_workers.celery_worker"]
-    argv += ["-Q", ",".join(names), "-n", f"{node or _node_name(names)}@%h", "--loglevel", loglevel]
+    argv += ["-Q", ",".join(names), "-n", f"{_node_name(names)}@%h", "--loglevel", loglevel]
     return [*argv, "--without-gossip", "--without-mingle"]  # workers need no knowledge of each other
 
 
 def _node_name(names: list[str]) -> str:
-    return "all" if set(names) == set(queues.QUEUES) else "-".join(name.rpartition(".")[2] for name in names)
-
-
-def _free_node_name(names: list[str]) -> str:
-    """The first of store, store-2, … that no running worker of this host has: Flower shows nodes of one name as one.
-
-    The lock file of the name stays open in the program that replaces this process, and is free when that ends.
-    """
-    node = _node_name(names)
-    for number in range(1, MAX_WORKERS_OF_A_NAME + 1):
-        name = node if number == 1 else f"{node}-{number}"
-        try:
-            lock = os.open(
-                Path(tempfile.gettempdir()) / f"aftermind-worker-{name}.lock", os.O_RDONLY | os.O_CREAT, 0o644
-            )
-        except OSError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            continue
-        os.set_inheritable(lock, True)
-        return name
-    return f"{node}-{os.getpid()}"
+    return (
+        "all"
+        if set(names) == set(queues.QUEUES)
+        else "-".join(name.rpartition(".")[2] for name in dict.fromkeys(names))
+    )
 
 
 def reconciler_argv() -> list[str]:

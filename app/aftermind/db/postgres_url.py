@@ -45,19 +45,22 @@ def parse_hosts(url: str) -> tuple[tuple[str, int], ...]:
 def with_password_file(url: str, file: Path | None) -> str:
     """The URL with a file to read its password from; as it is if it has a password, or names such a file."""
     parts = urlsplit(url)
-    if file is None or parts.password or {"password", PASSWORD_FILE} & parse_qs(parts.query).keys():
+    named = {each.partition("=")[0] for each in parts.query.split("&")}
+    if file is None or parts.password or {"password", "passfile", PASSWORD_FILE} & named:
         return url
-    return f"{url}{'&' if parts.query else '?'}{PASSWORD_FILE}={quote(str(file.absolute()), safe='')}"
+    separator = "&" if parts.query else "" if url.endswith("?") else "?"
+    return f"{url}{separator}{PASSWORD_FILE}={quote(str(file.absolute()), safe='')}"
 
 
 def split_password_file(url: str) -> tuple[str, Path | None]:
     """The URL for the driver, and the file to read its password from, if it names one."""
     place, _, query = url.partition("?")
-    named = parse_qs(query).get(PASSWORD_FILE)
-    if named is None:
+    options = [each for each in query.split("&") if each]
+    named = [unquote(each.partition("=")[2]) for each in options if each.partition("=")[0] == PASSWORD_FILE]
+    if not named:
         return url, None
-    options = "&".join(each for each in query.split("&") if each.partition("=")[0] != PASSWORD_FILE)
-    return f"{place}?{options}" if options else place, Path(named[-1])
+    others = "&".join(each for each in options if each.partition("=")[0] != PASSWORD_FILE)
+    return f"{place}?{others}" if others else place, Path(named[-1]) if named[-1] else None
 
 
 def redact(url: str) -> str:

@@ -140,7 +140,17 @@ async def _open(url: str, **options: Any) -> PgConnection:  # Any: as `connect`
 
 def _password_reader(file: Path | None) -> Callable[[], str] | None:
     """What the driver asks for at each connection, so that a rotated password is taken as it is then."""
-    return None if file is None else lambda: file.read_text().strip()
+    if file is None:
+        return None
+
+    def read() -> str:
+        try:
+            return file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            hint = "Correct AFTERMIND_DATABASE_PASSWORD_FILE, or `password_file` of the URL."
+            raise errors.StoreUnavailable("password file", f"{file} cannot be read: {exc}", hint) from exc
+
+    return read
 
 
 async def _wait_for_a_primary(answers: Mapping["asyncio.Task[PgConnection]", str]) -> None:

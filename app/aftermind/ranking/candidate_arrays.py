@@ -22,14 +22,11 @@ _OF_CONVERSATION = re.compile(
     rf"(?:i|we|you)(?:'ve| have| had)?{_OFTEN} (?:{_SPOKEN}))\b",
     re.IGNORECASE,
 )
-# Words of a question that are about no subject: "last", "two weeks ago", a year at the end, and "name" in "my sister's
-# name", which most messages with the word have of the user. Of a year, the time of a message counts, not its words: "My
-# passport is valid since 2025" is no answer to "Where did I work in 2025?".
+# Words of a question that are about no subject: "last", "two weeks ago", and "name" in "my sister's name",
+# which most messages with the word have of the user.
 _UNIT = r"(?:days?|weeks?|weekends?|months?|years?)"
-_YEAR = r"(?<=[a-z\d,] )(?:19|20)\d\d(?=\s*(?:[?.,!;]|$))"
 _UNINFORMATIVE = re.compile(
     rf"\b(?:(?:last|next|past)(?! names?\b)(?:(?: \w+)? {_UNIT}\b)?|\w+ {_UNIT} ago\b|ago\b)|"
-    rf"{_YEAR}|"
     r"(?<!user['\u2019]s )(?<=['\u2019]s )names?\b",
     re.IGNORECASE,
 )
@@ -75,6 +72,10 @@ class Question:
         capitalised = {term for word in self.capitalised for term in terms(word, self.language)}
         found = self.user_names.union(capitalised.intersection(names)).intersection(self.terms)
         return replace(self, user_names=found) if found and len(found) < len(self.terms) else self
+
+    def without(self, empty: Iterable[str]) -> "Question":
+        """The question where these terms are about no subject."""
+        return replace(self, uninformative=self.uninformative.union(empty))
 
     def names(self, speaker: str | None) -> bool:
         """Whether it names the speaker, by any part of the name that is a complete word."""

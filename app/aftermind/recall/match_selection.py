@@ -40,6 +40,7 @@ from aftermind.types.feedback import FeedbackCount
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 WITHOUT_WORDS = 0.05  # the least score of its turns where the question's other words are in no turn and no fact
+YEAR = re.compile(r"(?:19|20)\d\d")
 FEW_TERMS = 3  # of a message, with which it is half as likely to report what happened: thanks have fewer
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
@@ -122,6 +123,22 @@ def places(
         for row, total, lexical, vector, lexical_window, vector_window, lexical_rank, vector_rank in rows
     ]
     return found, len(order)
+
+
+def years_alone(facts: Sequence[FactHit], frame: Frame, question: Question, worths: NDArray[np.float64]) -> list[str]:
+    """The years of a question about a period that no candidate has together with another of its words.
+
+    They are its time and not its subject: "My passport is valid since 2025" is no answer to "Where did I work in 2025?"
+    if another candidate has the work, and the budget "for 2024" is one to "What is my budget for 2024?".
+    """
+    years = np.array([YEAR.fullmatch(each) is not None for each in question.terms], dtype=bool)
+    others = ~years & (worths > 0)
+    if not years.any() or not others.any():
+        return []
+    hits = frame.hits[frame.candidate]
+    together = hits[:, years].any(axis=1) & hits[:, others].any(axis=1)
+    has_others = hits[:, others].any() or any(others[place] for hit in facts for place in hit.places)
+    return [] if together.any() or not has_others else [each for each in question.terms if YEAR.fullmatch(each)]
 
 
 def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: bool, has_words: bool) -> Scores:

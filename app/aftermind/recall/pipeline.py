@@ -589,9 +589,9 @@ class Recall:
         texts = {**waiting, **{episode.id: episode for episode in read.episodes}}
         least = run.time.threshold(run.min_score)
         for match in _matched(run, [place for place in excluded.near if place.id in texts], texts):
-            reason = ExclusionReason.LIMIT if 0 < match.score >= least else ExclusionReason.MIN_SCORE
+            is_likely = 0 < match.score >= least  # the half-life comes after the threshold, as in the recall
             [decayed] = self._decayed(run, [match])
-            excluded.matches.append((decayed, reason))
+            excluded.matches.append((decayed, ExclusionReason.LIMIT if is_likely else ExclusionReason.MIN_SCORE))
 
     async def _finish(self, run: _Run, limit: int) -> None:
         """What needs no connection any more: a second opinion, unlikeness, and facts among the episodes."""
@@ -707,6 +707,9 @@ class Recall:
             run.passages |= passages
             frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies)
+        if run.time.end is not None and (years := match_selection.years_alone(found.facts, frame, question, worths)):
+            question = question.without(years)
+            worths = worths_of(frame, question, frequencies)
         by_term = dict(zip(question.terms, worths.tolist(), strict=True))
         if question.terms:
             run.words = QuestionWords.of(query.searched, by_term, question.language)

@@ -27,8 +27,9 @@ _MISSPELT = {
 }
 _TEXT_PARTS = {"text", "input_text", "output_text"}
 _MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "image", "document", "refusal"}
-_DATA_FIELDS = {"data", "file_data"}  # of a media part: the image or file itself, however short
-_DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+[;,]")
+# What describes a media part; every other text in it is the image or file itself, however short.
+_DESCRIPTION = {"type", "media_type", "mime_type", "filename", "format", "detail", "file_id", "id", "title", "refusal"}
+_REFERENCE = re.compile(r"(?:https?|gs|s3)://", re.IGNORECASE)
 _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
 
 
@@ -183,29 +184,37 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
-            attachments.append(without_inline_data(part, is_media=True))
+            attachments.append(_described(part))
         else:
             why = f"the type of a part is one of {', '.join(sorted(_TEXT_PARTS | _MEDIA_PARTS))}. Leave others out."
             raise errors.InvalidMessage("content", part, why, index=index)
     return "\n".join(texts), attachments
 
 
-def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH, *, is_media: bool = False) -> Any:  # Any: JSON
+def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH) -> Any:  # Any: JSON of any shape
     """The part with its length and SHA-256 in place of each long text: an image of a megabyte is not memory, that it
-    was there is. With `is_media` also in place of short data, such as an icon.
+    was there is.
     """
     if isinstance(part, Mapping) and depth:
-        return {
-            key: _digest(value)
-            if is_media and key in _DATA_FIELDS and isinstance(value, str)
-            else without_inline_data(value, depth - 1, is_media=is_media)
-            for key, value in part.items()
-        }
+        return {key: without_inline_data(value, depth - 1) for key, value in part.items()}
     if isinstance(part, list) and depth:
-        return [without_inline_data(each, depth - 1, is_media=is_media) for each in part]
-    if isinstance(part, str) and (len(part) > INLINE_CHARACTERS or (is_media and _DATA_URL.match(part))):
+        return [without_inline_data(each, depth - 1) for each in part]
+    if isinstance(part, str) and len(part) > INLINE_CHARACTERS:
         return _digest(part)
     return part
+
+
+def _described(part: Any, key: str = "", depth: int = REFERENCE_DEPTH) -> Any:  # Any: JSON of any shape
+    """A media part with its addresses and description, and a digest in place of everything else."""
+    if isinstance(part, Mapping) and depth:
+        return {each: _described(value, str(each), depth - 1) for each, value in part.items()}
+    if isinstance(part, list) and depth and not all(isinstance(each, int | float) for each in part):
+        return [_described(each, key, depth - 1) for each in part]
+    if part is None or isinstance(part, bool | int | float):
+        return part
+    text = part if isinstance(part, str) else str(part)
+    is_kept = key in _DESCRIPTION or _REFERENCE.match(text) is not None
+    return text if is_kept and len(text) <= INLINE_CHARACTERS else _digest(text)
 
 
 def _digest(text: str) -> str:

@@ -232,6 +232,10 @@ def test_an_inline_image_is_kept_as_its_digest() -> None:
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,SECRET"}},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "SECRET"}},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "SECRET"}},
+        {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "SECRET"}]}},
+        {"type": "image_url", "image_url": {"url": " DATA:;base64,SECRET"}},
+        {"type": "image_url", "image_url": "data:,SECRET"},
+        {"type": "image", "image": "SECRET"},
     ],
 )
 def test_a_short_file_is_not_kept_either(part: dict[str, Any]) -> None:

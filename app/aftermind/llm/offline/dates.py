@@ -43,8 +43,8 @@ _FORMS = tuple(
         (r"(?P<iso>\d{4}-\d{2}-\d{2})", ("-",)),
         # Not "the 2010-11 season".
         (
-            r"\b(?:in|during|of|since|before|after|until|till|by|from|to|through|and|between|for) "
-            r"(?P<iso_month>(?:19|20)\d{2}-(?:0[1-9]|1[0-2]))(?![\d-])",
+            r"\b(?:in|during|of|since|before|after|until|till|by|from|to|through|and|between) "
+            r"(?P<iso_month>(?:19|20)\d{2}-(?:0[1-9]|1[0-2]))(?![\d-]| season\b)",
             ("-",),
         ),
         (

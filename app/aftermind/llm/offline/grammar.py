@@ -55,7 +55,7 @@ class FormRule:
     needs: re.Pattern[str] | None
     stops: re.Pattern[str] | None
     infinitive: str
-    listed: re.Pattern[str] | None  # how each further thing of a list begins: "a car and a boat", not "a car and drove"
+    listed: re.Pattern[str] | None  # a further thing `i`, that follows at once: "and a boat", not "and a boat trip"
     is_timeless: bool
     is_cased: bool  # only where the object has a capital letter and the writer uses them
     is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant
@@ -156,7 +156,7 @@ def grammar_of(language: str) -> Grammar:
     }
     return Grammar(
         language=language,
-        rules=tuple(rule for each in data["rules"] for rule in _rules(each, macros)),
+        rules=tuple(rule for each in data["rules"] for rule in _rules(each, macros, either)),
         kin=data.get("kin", {}),
         favorites=data.get("favorites", {}),
         status_ends=data["status_ends"],
@@ -189,7 +189,7 @@ def grammar_of(language: str) -> Grammar:
     )
 
 
-def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormRule]:
+def _rules(data: Mapping[str, Any], macros: Mapping[str, str], either: str) -> Sequence[FormRule]:
     return [
         FormRule(
             pattern=_form(form, macros),
@@ -199,7 +199,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormR
             needs=re.compile(_expanded(data["needs"], macros), re.IGNORECASE) if "needs" in data else None,
             stops=_stops(data["stops"]) if "stops" in data else None,
             infinitive=data.get("infinitive", ""),
-            listed=re.compile(data["listed"], re.IGNORECASE) if "listed" in data else None,
+            listed=_listed(_expanded(data["listed"], macros), either) if "listed" in data else None,
             is_timeless=data.get("timeless", False),
             is_cased=data.get("cased", False),
             is_taste=data.get("is_taste", False),
@@ -208,6 +208,10 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str]) -> Sequence[FormR
         )
         for form in data["forms"]
     ]
+
+
+def _listed(item: str, either: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:,? (?:{either}) |, ){item}(?= *(?:$|[.,;!?)]| (?:{either})(?!\w)))", re.IGNORECASE)
 
 
 def _form(form: str, macros: Mapping[str, str]) -> re.Pattern[str]:

@@ -223,7 +223,6 @@ def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: FormRule) -
     separator = ""
     while place < len(tokens) and len(found) + len(held) < MAX_ITEMS:
         item, after = _segment(tokens, place, grammar)
-        start = item[0].start if item else len(rest)
         item = _without_article(item, grammar)
         is_first = not separator
         if separator == "and" and item and item[0].low in grammar.first_person & grammar.articles:
@@ -233,8 +232,6 @@ def _things(tokens: list[_Token], rest: str, grammar: Grammar, rule: FormRule) -
         if not _is_thing(item, grammar, rule, is_first=is_first):
             break
         if not is_first and not _may_follow(item, found[0], grammar):
-            break
-        if not is_first and rule.listed is not None and not rule.listed.match(rest, start):
             break
         if rule.is_taste and after == len(tokens) and grammar.relative.match(rest, item[-1].end):
             break

@@ -245,6 +245,9 @@ class _Sentence:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
+        if objects and rule.listed is not None:
+            more, end = self._listed(rule.listed, match.start("o"), end)
+            objects = [*objects, *more]
         if rule.is_believed:
             believed = [each for each in objects if self._believed(each, [rule.predicate])]
             self.lacks_reference = self.lacks_reference or len(believed) < len(objects)
@@ -318,6 +321,17 @@ class _Sentence:
             or bool(self._grammar.stops.match(f" {left}"))
             or (left.split(maxsplit=1)[0].lower() in self._grammar.conjunctions)
         )
+
+    def _listed(self, listed: re.Pattern[str], start: int, end: int) -> tuple[list[str], int]:
+        """The things that follow an object of `end` characters, and where the last one ends."""
+        found: list[str] = []
+        not_first = (self._grammar.clause_starts | self._grammar.not_objects) - self._grammar.articles
+        while (item := listed.match(self._text, start + end)) is not None:
+            if item["i"].split(maxsplit=1)[0].lower() in not_first:
+                break  # "I prefer tea and can't stand coffee"
+            found.append(item["i"])
+            end = item.end() - start
+        return found, end
 
     def _names(self, rule: FormRule, text: str) -> list[str]:
         found, _ = objects_in(text, rule, self._grammar, is_uncased=self._is_uncased) if text else ([], 0)
