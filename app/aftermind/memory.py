@@ -587,6 +587,8 @@ class Memory:
 
         By day, user, kind of job and model. `AFTERMIND_NAMESPACE_TOKENS_PER_DAY` and `_USD_PER_DAY` bound it.
         """
+        if since is not None and not isinstance(since, date):
+            raise errors.InvalidQuery("since", since, "it is a date, such as date(2026, 11, 1).")
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         return await self._parts.ledger.spending(owner.namespace, since=since, owner=None if everybody else owner)
 

@@ -97,11 +97,12 @@ async def test_a_proof_finds_the_canary_before_and_nothing_after(
         assert jobs.owned == len(await memory.jobs.list(user_id="ann")) > 0
         assert "without payload" in jobs.kept
         assert len(proof.ids) == 1
-        entries = await memory.audit.list(user_id="ann", action="erase")
-        assert [each.detail for each in entries] == [
-            {"everything": True},
-            {"is_erased": True, "places_not_searched": 0},
-        ]
+        erased, proved = (await memory.audit.list(user_id="ann"))[-2:]
+        assert (erased.action, erased.detail) == ("erase", {"everything": True, "note": "REQ-7"})
+        assert (proved.action, proved.detail) == (
+            "read",
+            {"by": "proof", "is_erased": True, "places_not_searched": 0, "note": "REQ-7"},
+        )
         assert len(await memory.history(user_id="bob")) == 1
         assert not (await memory.verify_erasure(user_id="bob")).is_clean, (
             "rows of somebody who was not forgotten are seen"

@@ -201,6 +201,35 @@ def test_a_password_whose_file_was_deleted_is_replaced_in_its_urls_alone(tmp_pat
     assert "5 files were written" in again.stdout
 
 
+def test_a_password_that_is_not_in_its_url_is_an_error_until_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    assert CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)]).exit_code == 0
+    url = (folder / "agent_database_url").read_text()
+    (folder / "agent_database_url").chmod(0o644)
+    (folder / "agent_database_url").write_text("postgresql://mine:old@db/aftermind")
+    (folder / "postgres_agent_password").unlink()
+
+    for _ in range(2):
+        failed = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)])
+        assert isinstance(failed.exception, errors.InvalidSettings)
+        assert "agent_database_url" in str(failed.exception)
+    (folder / "agent_database_url").write_text(url)
+    assert CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)]).exit_code == 0
+
+    assert (folder / "postgres_agent_password").read_text().strip() in (folder / "agent_database_url").read_text()
+
+
+def test_a_password_of_ones_own_may_have_any_character(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    folder.mkdir(0o700)
+    (folder / "postgres_agent_password").write_text(r"pa\qss\1")
+
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)])
+
+    assert done.exit_code == 0, done.output
+    assert r"pa\qss\1" in (folder / "agent_database_url").read_text()
+
+
 @pytest.mark.parametrize("option", ["postgres", "replica", "redis"])
 @pytest.mark.parametrize("value", ["", "-", " ", "http://db:5432", "db:5432/x", "db:5432,"])
 def test_secrets_of_a_host_that_is_none_are_refused_before_a_file_is_written(

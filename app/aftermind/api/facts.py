@@ -7,6 +7,7 @@ from uuid import UUID
 
 from aftermind import errors
 from aftermind.api import groups
+from aftermind.api.forget_and_export import episode_id
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts import entities, predicates
@@ -18,6 +19,7 @@ from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import BY_USER, Assertion, Operation
+from aftermind.types.row_limit import check_limit
 from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import uuid7
@@ -61,6 +63,7 @@ class Facts:
         predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
         With `group` those of the group, for its member `user_id`.
         """
+        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of, known_at=known_at)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -83,6 +86,7 @@ class Facts:
         limit: int = 1_000,
     ) -> list[Fact]:
         """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
+        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.facts(
@@ -108,6 +112,7 @@ class Facts:
         _zoned(as_of=as_of)
         if isinstance(hops, bool) or not isinstance(hops, int) or not 1 <= hops <= MAX_HOPS:
             raise errors.InvalidFact("hops", hops, f"it must be a whole number from 1 to {MAX_HOPS}.")
+        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
         name = _text("entity", entity)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             facts = await self._parts.store.facts(tx, owner, as_of=as_of, limit=EVERY_FACT)
@@ -152,7 +157,7 @@ class Facts:
             valid_to=valid_to,
             confidence=confidence,
             cardinality=_cardinality(cardinality),
-            sources=sources,
+            sources=tuple(map(episode_id, sources)),
         )
         return await self._parts.effects.commit(owner, lambda tx: self._state(tx, owner, stated))
 
@@ -487,7 +492,9 @@ def _text(field: str, value: object) -> str:
     return value.replace("\x00", "").strip()
 
 
-def _check_size(field: str, text: str) -> None:
+def _check_size(field: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise errors.InvalidFact(field, text, "it is text.")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as exc:

@@ -156,7 +156,7 @@ class _Files:
         changed = re.sub(rf"(?<=//{re.escape(user)}:)[^@/]*(?=@)", lambda _: password, found)
         if changed == found:
             why = f"it has no password of {user}, which is to be replaced. Write the new URL into it, or delete it."
-            raise errors.InvalidSettings("folder", str(self._folder / name), why)
+            raise errors.InvalidSettings(name, str(self._folder), why)
         self.replace(name, changed)
         self.made.add(name)
 

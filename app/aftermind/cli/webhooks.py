@@ -133,11 +133,13 @@ async def _find_id(memory: Memory, given: str, namespace: str | None) -> Webhook
 
 
 def _table(found: list[Webhook], *, wide: bool) -> Table:
-    shown = terminal.make_table("id", "state", "waiting", "given up", "events", "url, reason", flexible="url, reason")
+    shown = terminal.make_table(
+        "id", "state", "waiting", "given up", "url, events, reason", flexible="url, events, reason"
+    )
     for hook in found:
-        kinds = ", ".join(hook.events) or "all"
-        counts = (f"{hook.waiting:,}", f"{hook.failed:,}", kinds)
-        url = f"{hook.url}: {hook.reason}" if hook.reason else hook.url
+        counts = (f"{hook.waiting:,}", f"{hook.failed:,}")
+        url = f"{hook.url} ({', '.join(hook.events) or 'all events'})"
+        url = f"{url}: {hook.reason}" if hook.reason else url
         shown.add_row(
             str(hook.id) if wide else terminal.short_id(hook.id), _state(hook), *counts, terminal.one_line(url)
         )

@@ -375,6 +375,35 @@ async def test_a_word_of_another_time_passes_its_score_on_to_what_was_true_then(
         assert answer in block.text
 
 
+YEARS = {
+    "What is my budget for 2024?": (
+        "The budget for 2024 was set after long talks with finance and legal, at 40,000 euros.",
+        "My budget for 2025 is 50,000.",
+    ),
+    "How is the radio of my Peugeot 2008?": (
+        "The radio of my Peugeot 2008 is broken again after the rain last night.",
+        "The radio of my Peugeot 308 is fine.",
+    ),
+    "What fine did I pay in 2023?": (
+        "I paid a fine in 2023 for parking in front of the hospital.",
+        "I paid no fine.",
+    ),
+}
+
+
+@pytest.mark.parametrize("question", YEARS)
+async def test_a_year_that_messages_have_with_the_subject_counts_as_a_word(question: str) -> None:
+    right, wrong = YEARS[question]
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for number, said in enumerate((right, wrong)):
+            message = Message.user(said, occurred_at=datetime(2026, 1, 5 + number, tzinfo=UTC))
+            await memory.remember([message], user_id="mia", session_id=said)
+        await memory.drain(user_id="mia", timeout=60)
+        matches = await memory.recall_scored(question, user_id="mia", load=["history"])
+
+    assert [match.item.content for match in matches if match.score > 0.2] == [right]  # type: ignore[union-attr]
+
+
 PASSPORT = {
     "I joined Zalando last week.": (2025, 1, 12),
     "My passport is valid since 2025.": (2026, 7, 7),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from aftermind import Memory, Settings, errors
+from aftermind import JobFilter, Memory, Settings, errors
 from aftermind.db import inmemory_database as inmemory
 from aftermind.db.inmemory_database import MemoryDatabase
 from aftermind.db.record_store_journals import group_commit_writer, sql_connections
@@ -340,3 +340,33 @@ def read_only(folder: Path) -> Iterator[None]:
     finally:
         os.seteuid(user)
         folder.chmod(0o700)
+
+
+WRONG_LIMITS = (0, -1, 10**20, True, "5")
+
+
+@pytest.mark.parametrize("limit", WRONG_LIMITS)
+async def test_a_wrong_limit_is_refused_by_every_call_that_lists(limit: Any) -> None:
+    async with Memory("inmemory") as memory:
+        calls = [
+            memory.facts.query(limit=limit),
+            memory.facts.history(limit=limit),
+            memory.facts.graph("user", limit=limit),
+            memory.sessions(limit=limit),
+            memory.history(limit=limit),
+            memory.jobs.list(limit=limit),
+            memory.dead_letters.list(JobFilter(), limit=limit),
+        ]
+        for call in calls:
+            with pytest.raises(errors.InvalidInput, match="whole number from 1 to"):
+                await call
+
+
+async def test_wrong_arguments_are_refused_before_the_store_is_asked() -> None:
+    async with Memory("inmemory") as memory:
+        with pytest.raises(errors.InvalidQuery, match="ids of episodes"):
+            await memory.facts.add("user", "likes", "tea", sources=("zz",))  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidFact, match="it is text"):
+            await memory.facts.query(subject=5)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidQuery, match="it is a date"):
+            await memory.spending(since="2026-11-01")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
+from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, mem
 from aftermind.ledger.inmemory import job_records
@@ -14,6 +15,7 @@ from aftermind.types import Job, JobId, JobKind, JobState
 from aftermind.types.job import LEASE_LOST, check_transition
 from aftermind.types.job_admin import JobActionId
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
+from aftermind.types.row_limit import check_limit
 
 
 class InMemoryDeadLetters:
@@ -23,6 +25,7 @@ class InMemoryDeadLetters:
         self._database = database
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
+        check_limit(limit, most=1_000_000, error=errors.InvalidFilter)
         async with self._database.transaction(read_only=True) as tx:
             found = [each.job for each in jobs_table(tx).values() if fits(each, wanted, matching_states(wanted))]
         return sorted(found, key=lambda job: job.updated_at, reverse=True)[:limit]

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select, text, true, update
 
+from aftermind import errors
 from aftermind.db.audit.log import Trail
 from aftermind.db.database_protocol import Database
 from aftermind.db.postgres_transaction import pg
@@ -17,6 +18,7 @@ from aftermind.types import Job, JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.job import LEASE_LOST
 from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
+from aftermind.types.row_limit import check_limit
 
 # By the plans, whose items are indexed by job; a merged successor has another origin, or none.
 _SUCCESSORS = text(
@@ -32,6 +34,7 @@ class DeadLetters:
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         """Those that fit, the latest dead first."""
+        check_limit(limit, most=1_000_000, error=errors.InvalidFilter)
         # Locks nothing; `jobs_dead` serves kind and fingerprint, `jobs_owner` an owner.
         statement = select(JOBS).where(conditions(wanted, matching_states(wanted)))
         statement = statement.order_by(JOBS.c.updated_at.desc(), JOBS.c.id).limit(limit)

@@ -20,9 +20,15 @@ router = APIRouter()
 REMEDY = "Set AFTERMIND_METRICS_TOKEN for the service, and send `Authorization: Bearer TOKEN`."
 
 WORK = {
-    "runnable": ("aftermind_runnable_jobs", "Jobs that could run now; with store, turns that wait in Redis."),
+    "runnable": (
+        "aftermind_runnable_jobs",
+        "Jobs that could run now, also if an operator has paused them; with store, turns that wait in Redis.",
+    ),
     "running": ("aftermind_running_jobs", "Running jobs: those with a lease."),
-    "waiting": ("aftermind_waiting_jobs", "Jobs that are scheduled for later: a debounce, a back-off, a pause."),
+    "waiting": (
+        "aftermind_waiting_jobs",
+        "Jobs that are scheduled for later: a debounce, a back-off, the pause of a provider.",
+    ),
     "dead": (
         "aftermind_dead_letters",
         "Dead letters: jobs that have used all attempts and were not replayed or discarded.",
