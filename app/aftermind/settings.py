@@ -316,7 +316,7 @@ class Settings(BaseSettings):
     )
     database_password_file: Path | None = Field(
         None,
-        description="File with the Postgres password of this process's role, for each Postgres URL of the settings that has none. It is read for each new connection, so a rotated password needs no restart. A URL may name a file of its own: `?password_file=/path`.",
+        description="File with the Postgres password of this process's role, for each Postgres URL of the settings that has none. It is read for each new connection, so a rotated password needs no restart. A URL may name another file: `?password_file=/path`.",
     )
     allow_owner: bool = Field(
         False, description="Accept a database role that bypasses row-level security: a superuser or the owner."

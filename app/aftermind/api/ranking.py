@@ -17,14 +17,14 @@ from aftermind.types.audit import Action
 
 WRONG_FORM = (
     "`both`, `words`, `meaning` and `vector` each need a finite `intercept`, and `coefficients` of "
-    f"{', '.join(FEATURES)}, in this order. `(await memory.ranking.candidates(…)).models_to_json()` has the form."
+    f"{', '.join(FEATURES)}, in this order. `(await memory.ranking.candidates(…)).models_json` has the form."
 )
 
 
 class Ranking:
     """Ranking models of a namespace. Every call raises `InvalidScope` and `StoreUnavailable`.
 
-    Models have the form of `Candidates.models_to_json()`: for each way of searching an intercept and a coefficient of
+    Models have the form of `Candidates.models_json`: for each kind of search an intercept and a coefficient of
     each feature. They apply to recalls whose query was embedded by the embedder with the given key ("" without one).
     """
 

@@ -121,7 +121,8 @@ class Candidates:
     models: Models
     feature_names: tuple[str, ...] = FEATURES
 
-    def models_to_json(self) -> dict[str, Json]:
+    @property
+    def models_json(self) -> dict[str, Json]:
         """The models in the form that `memory.ranking.set` takes."""
         return to_json(self.models)
 

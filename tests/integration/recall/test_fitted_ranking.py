@@ -133,7 +133,7 @@ async def test_models_of_other_features_are_refused_and_not_applied(memory: Memo
 
     with pytest.raises(errors.InvalidQuery, match="models"):
         await memory.ranking.set(wrong, embedder="hash")
-    with pytest.raises(errors.InvalidQuery, match=r"words_window.*models_to_json"):
+    with pytest.raises(errors.InvalidQuery, match=r"words_window.*models_json"):
         await memory.ranking.set({"both": 3}, embedder="hash")
     assert await memory.ranking.get() == {}
 
@@ -151,11 +151,11 @@ async def test_candidates_have_a_row_of_features_for_each_turn(memory: Memory) -
 async def test_the_models_of_candidates_can_be_changed_and_set(memory: Memory) -> None:
     await memory.remember(_talk("Ann")[:6], user_id="Ann")
     found = await memory.ranking.candidates("What happened to the red bike?", user_id="Ann")
-    models: Any = found.models_to_json()
+    models: Any = found.models_json
     models["both"]["coefficients"]["words"] += 0.5
 
     await memory.ranking.set(models, embedder=found.embedder)
 
     assert await memory.ranking.get() == {found.embedder: models}
     again = await memory.ranking.candidates("What happened to the red bike?", user_id="Ann")
-    assert again.models_to_json() == models
+    assert again.models_json == models

@@ -55,7 +55,7 @@ class FormRule:
     needs: re.Pattern[str] | None
     stops: re.Pattern[str] | None
     infinitive: str
-    listed: re.Pattern[str] | None  # a further thing `i`, that follows at once: "and a boat", not "and a boat trip"
+    listed: re.Pattern[str] | None  # a further thing `i`, directly after the last: "and a boat", not "and a boat trip"
     is_timeless: bool
     is_cased: bool  # only where the object has a capital letter and the writer uses them
     is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant

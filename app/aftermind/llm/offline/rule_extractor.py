@@ -328,7 +328,7 @@ class _Sentence:
         not_first = (self._grammar.clause_starts | self._grammar.not_objects) - self._grammar.articles
         while (item := listed.match(self._text, start + end)) is not None:
             if item["i"].split(maxsplit=1)[0].lower() in not_first:
-                break  # "I prefer tea and can't stand coffee"
+                break  # "I prefer tea and can't sleep"
             found.append(item["i"])
             end = item.end() - start
         return found, end
