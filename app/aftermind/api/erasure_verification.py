@@ -11,10 +11,13 @@ from aftermind.api import conversation_history, forget_and_export, turn_builder
 from aftermind.api.forget_and_export import Forgot
 from aftermind.api.memory_services import Parts
 from aftermind.receipt import Receipt
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import Json, Scope
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport
 from aftermind.types.tombstone import Tombstone
+
+log = get_logger(__name__)
 
 STORED_SECONDS = 10.0  # for the canary to be stored; without workers it is found while it is pending
 IDS = 20  # of the user's latest episodes that are searched together with the canary
@@ -39,8 +42,10 @@ async def forget_and_prove(parts: Parts, owner: Scope, *, note: str | None = Non
     gone = await forget_and_export.forget(parts, Tombstone(owner=owner), note=note)
     seconds = time.monotonic() - began
     after = await looking.scan(owner, sought)
-    with suppress(errors.Unavailable):  # the user is erased, and this proof cannot be made again
+    try:
         await _audit_result(parts, owner, after, note)
+    except errors.Unavailable as exc:  # the user is erased, and this proof cannot be made again
+        log.warning("the audit trail has no entry of the proof", extra={"error": str(exc)})
     proof = ErasureProof(canary=canary, ids=ids, before=before, after=after, seconds=seconds)
     return replace(_without_canary(gone, is_stored=is_stored), proof=proof)
 

@@ -182,6 +182,8 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
         ("I'm now a senior engineer at Hooli.", ["works_at Hooli >2024-06-12", "has_job senior engineer >2024-06-12"]),
         ("I'm a teacher at heart.", []),
         ("I quit smoking.", []),
+        ("I'm not learning the cello anymore.", ["learns the cello <2024-06-12"]),
+        ("I stopped learning the cello.", ["learns the cello <2024-06-12"]),
         ("I prefer window seats and dark mode.", ["prefers window seats", "prefers dark mode"]),
         ("I prefer tea and sleep late.", ["prefers tea"]),
         ("Ich bevorzuge Tee und Kaffee.", ["prefers Tee", "prefers Kaffee"]),
