@@ -138,7 +138,8 @@ def data_folder(factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield factory.mktemp("servers")
         return
     for left in MEMORY.glob(f"{FOLDER}*"):  # of a run that was killed
-        if left.name.removeprefix(FOLDER).isdecimal() and not psutil.pid_exists(int(left.name.removeprefix(FOLDER))):
+        process = left.name.removeprefix(FOLDER)
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
     folder = MEMORY / f"{FOLDER}{os.getpid()}"
     folder.mkdir()

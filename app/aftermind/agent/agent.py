@@ -375,9 +375,8 @@ class Agent:
             if reply is None:
                 raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
             run.usage.append(reply.usage)
-            run.finish_reason = "max_steps" if 0 < step == self.max_steps else reply.finish_reason
-            if reply.finish_reason == "length":
-                run.finish_reason = "length"
+            was_stopped = 0 < step == self.max_steps and reply.finish_reason != "length"
+            run.finish_reason = "max_steps" if was_stopped else reply.finish_reason
             if not reply.tool_calls or is_last:
                 yield reply.content
                 return

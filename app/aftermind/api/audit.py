@@ -8,7 +8,7 @@ from aftermind.db.audit.chain import verify_entries
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.types import Json, Scope
 from aftermind.types.audit import Action, AuditEntry, AuditFault, AuditReport
-from aftermind.types.row_limit import check_limit
+from aftermind.types.whole_number import check_whole_number
 
 if TYPE_CHECKING:  # it loads SQLAlchemy, which a store of one process does without
     from aftermind.db.audit.log import Ends, Trail
@@ -57,7 +57,7 @@ class Audit:
         limit: int = 100,
     ) -> list[AuditEntry]:
         """The newest `limit` entries of a namespace (of a user, of a kind), oldest first."""
-        check_limit(limit)
+        check_whole_number(limit)
         name = self._namespace if namespace is None else namespace
         kind = None if action is None else str(action)
         async with self._db.transaction(namespace=name, read_only=True) as tx:

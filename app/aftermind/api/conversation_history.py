@@ -27,7 +27,7 @@ from aftermind.types import (
     Turn,
     Watermark,
 )
-from aftermind.types.row_limit import check_limit
+from aftermind.types.whole_number import check_whole_number
 from aftermind.wire.pending import Pending
 from aftermind.wire.turn_encoding import decode_readable
 
@@ -58,7 +58,7 @@ async def history(
     before: Before = None,
 ) -> list[Episode]:
     """The newest that carry the scope's labels, oldest first."""
-    check_limit(limit, most=MAX_EPISODES)
+    check_whole_number(limit, most=MAX_EPISODES)
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_EPISODES - limit:
         why = f"it is a whole number from 0, with `limit` at most {MAX_EPISODES:,}. Use `before` for older pages."
         raise errors.InvalidQuery("offset", offset, why)
@@ -87,7 +87,7 @@ def paged(wanted: EpisodeFilter, before: Before) -> EpisodeFilter:
 
 async def search(parts: Parts, scope: Scope, wanted: EpisodeFilter, *, limit: int) -> list[Episode]:
     """The newest that fit, oldest first. Pending is read before the database, so that nothing falls in between."""
-    check_limit(limit, most=MAX_EPISODES)
+    check_whole_number(limit, most=MAX_EPISODES)
     owner = scope.owner
     waiting = await _read_pending(parts, owner, wanted, limit=limit)
 
@@ -128,7 +128,7 @@ async def everything(parts: Parts, owner: Scope) -> list[Episode]:
 
 async def sessions(parts: Parts, owner: Scope, *, limit: int) -> list[SessionInfo]:
     """Stored sessions, the latest first."""
-    check_limit(limit, most=MAX_EPISODES)
+    check_whole_number(limit, most=MAX_EPISODES)
     return await read(parts, owner, lambda tx: parts.store.sessions(tx, owner, limit=limit))
 
 
@@ -136,7 +136,7 @@ async def users(
     parts: Parts, space: Scope, prefix: str, after: str | None, *, limit: int, groups: bool
 ) -> list[UserInfo]:
     """The users of a namespace, or those and its groups, from the primary: one stored a moment ago is included."""
-    check_limit(limit, most=MAX_EPISODES)
+    check_whole_number(limit, most=MAX_EPISODES)
     for field, text in (("prefix", prefix), ("after", after)):
         if text and "\x00" in text:
             raise errors.InvalidQuery(field, text, "an id cannot hold a NUL character.")
@@ -158,7 +158,7 @@ async def extraction_results(
     parts: Parts, owner: Scope, session_id: str | None, *, limit: int
 ) -> list[ExtractionResult]:
     """The extraction outcome of each of the newest episodes; pending ones wait to be stored."""
-    check_limit(limit, most=MAX_EPISODES)
+    check_whole_number(limit, most=MAX_EPISODES)
     wanted = EpisodeFilter(session_id=session_id)
     waiting = await _read_pending(parts, owner, wanted, limit=limit)
     async with parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:  # jobs are on the primary

@@ -19,10 +19,10 @@ from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import BY_USER, Assertion, Operation
-from aftermind.types.row_limit import check_limit
 from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import uuid7
+from aftermind.types.whole_number import check_whole_number
 
 UNDATED = datetime.min.replace(tzinfo=UTC)  # of an assertion until `_believe` dates it
 FACT_BYTES = 8_192  # of subject, predicate or object each: a sentence, not a document
@@ -63,7 +63,7 @@ class Facts:
         predicate are found however they were put: "the Ann" and "ann", `moved_to` and `lives_in`.
         With `group` those of the group, for its member `user_id`.
         """
-        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
+        check_whole_number(limit, most=EVERY_FACT, error=errors.InvalidFact)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of, known_at=known_at)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -86,7 +86,7 @@ class Facts:
         limit: int = 1_000,
     ) -> list[Fact]:
         """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
-        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
+        check_whole_number(limit, most=EVERY_FACT, error=errors.InvalidFact)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             found = await self._parts.store.facts(
@@ -110,9 +110,8 @@ class Facts:
         """
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
         _zoned(as_of=as_of)
-        if isinstance(hops, bool) or not isinstance(hops, int) or not 1 <= hops <= MAX_HOPS:
-            raise errors.InvalidFact("hops", hops, f"it must be a whole number from 1 to {MAX_HOPS}.")
-        check_limit(limit, most=EVERY_FACT, error=errors.InvalidFact)
+        check_whole_number(hops, field="hops", most=MAX_HOPS, error=errors.InvalidFact)
+        check_whole_number(limit, most=EVERY_FACT, error=errors.InvalidFact)
         name = _text("entity", entity)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
             facts = await self._parts.store.facts(tx, owner, as_of=as_of, limit=EVERY_FACT)

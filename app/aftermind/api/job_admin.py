@@ -36,7 +36,7 @@ from aftermind.types.job_admin import (
 )
 from aftermind.types.message import Json
 from aftermind.types.replay import JobFilter
-from aftermind.types.row_limit import check_limit
+from aftermind.types.whole_number import check_whole_number
 from aftermind.wire.turn_encoding import decode_turn
 
 MAX_LISTED = 10_000
@@ -61,7 +61,7 @@ class JobAdmin:
 
         Turns that wait in Redis have no row yet: see `pending_turns`. Raises `InvalidFilter`.
         """
-        check_limit(limit, most=MAX_LISTED, error=errors.InvalidFilter)
+        check_whole_number(limit, most=MAX_LISTED, error=errors.InvalidFilter)
         async with self._reading(wanted.namespace) as tx:
             return await self._parts.job_operations.list_jobs(tx, wanted, limit=limit)
 
@@ -92,7 +92,7 @@ class JobAdmin:
 
         Needs `AFTERMIND_RELAY_URL`; without it, only the own namespace is found. Raises `InvalidFilter`.
         """
-        check_limit(limit, most=MAX_LISTED, error=errors.InvalidFilter)
+        check_whole_number(limit, most=MAX_LISTED, error=errors.InvalidFilter)
         async with self._reading(None) as tx:
             return await self._parts.job_operations.tenants(tx, prefix=prefix, after=after, limit=limit)
 

@@ -9,7 +9,7 @@ from aftermind.api.memory_services import Parts
 from aftermind.api.turn_builder import KINDS
 from aftermind.receipt import ReceiptStatus, StepState, turn_status
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
-from aftermind.types.row_limit import check_limit
+from aftermind.types.whole_number import check_whole_number
 
 MAX_JOBS = 10_000
 PAGE_JOBS = 500
@@ -32,7 +32,7 @@ class Jobs:
     ) -> list[Job]:
         """Jobs of the user, the latest first; of these states and kinds where any are named."""
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        check_limit(limit, most=MAX_JOBS, error=errors.InvalidFilter)
+        check_whole_number(limit, most=MAX_JOBS, error=errors.InvalidFilter)
         try:
             wanted, of = [JobState(each) for each in states], [JobKind(each) for each in kinds]
         except ValueError as exc:

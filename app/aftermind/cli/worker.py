@@ -126,11 +126,9 @@ def worker_argv(names: list[str], *, loglevel: str) -> list[str]:
 
 
 def _node_name(names: list[str]) -> str:
-    return (
-        "all"
-        if set(names) == set(queues.QUEUES)
-        else "-".join(name.rpartition(".")[2] for name in dict.fromkeys(names))
-    )
+    if set(names) == set(queues.QUEUES):
+        return "all"
+    return "-".join(name.rpartition(".")[2] for name in dict.fromkeys(names))
 
 
 def reconciler_argv() -> list[str]:

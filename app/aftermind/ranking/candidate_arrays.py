@@ -73,7 +73,7 @@ class Question:
         found = self.user_names.union(capitalised.intersection(names)).intersection(self.terms)
         return replace(self, user_names=found) if found and len(found) < len(self.terms) else self
 
-    def without(self, empty: Iterable[str]) -> "Question":
+    def ignoring(self, empty: Iterable[str]) -> "Question":
         """The question where these terms are about no subject."""
         return replace(self, uninformative=self.uninformative.union(empty))
 

@@ -40,7 +40,6 @@ from aftermind.types.feedback import FeedbackCount
 # Where a question asks for nothing but a period: the least score of its turns, and a factor for those of others.
 IN_PERIOD_ALONE, OUTSIDE_PERIOD = 0.3, 0.01
 WITHOUT_WORDS = 0.05  # the least score of its turns where the question's other words are in no turn and no fact
-YEAR = re.compile(r"(?:19|20)\d\d")
 FEW_TERMS = 3  # of a message, with which it is half as likely to report what happened: thanks have fewer
 LEAST_IN_PERIOD = 0.001  # before the period counts: a block may have space for what happened then
 SUPERSEDED = -3.0  # added to the log-odds of a turn whose statement is no longer true
@@ -57,6 +56,7 @@ OF_BURST = 0.3
 # coefficients fitted on the other; 0.5 to 1.1 find the same within 0.003.
 NAMING = 0.8
 MOST_NAMES = 3  # counted of a turn: a list of names, or a text in capitals, is no better
+_YEAR = re.compile(r"(?:19|20)\d\d")
 _ABOUT_END = re.compile(
     r"\b(?:away|until|after|divorced?|laid off|let go|retired?|end(?:ed)?|stop(?:ped)?|quit|le(?:ave|aving|ft)|"
     r"resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
@@ -131,14 +131,16 @@ def years_alone(facts: Sequence[FactHit], frame: Frame, question: Question, wort
     They are its time and not its subject: "My passport is valid since 2025" is no answer to "Where did I work in 2025?"
     if another candidate has the work, and the budget "for 2024" is one to "What is my budget for 2024?".
     """
-    years = np.array([YEAR.fullmatch(each) is not None for each in question.terms], dtype=bool)
-    others = ~years & (worths > 0)
-    if not years.any() or not others.any():
+    years = [each for each in question.terms if _YEAR.fullmatch(each)]
+    is_year = np.isin(question.terms, years)
+    is_other = ~is_year & (worths > 0)
+    if not years or not is_other.any():
         return []
     hits = frame.hits[frame.candidate]
-    together = hits[:, years].any(axis=1) & hits[:, others].any(axis=1)
-    has_others = hits[:, others].any() or any(others[place] for hit in facts for place in hit.places)
-    return [] if together.any() or not has_others else [each for each in question.terms if YEAR.fullmatch(each)]
+    with_other = hits[:, is_other].any(axis=1)
+    is_together = bool((hits[:, is_year].any(axis=1) & with_other).any())
+    has_other = with_other.any() or any(is_other[place] for hit in facts for place in hit.places)
+    return years if has_other and not is_together else []
 
 
 def admit_period(scores: Scores, frame: Frame, time: QuestionTime, *, is_alone: bool, has_words: bool) -> Scores:

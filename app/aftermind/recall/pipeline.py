@@ -709,7 +709,7 @@ class Recall:
             frame, ids = frame.joined(waiting), [*ids, *added]
         worths = worths_of(frame, question, frequencies)
         if run.time.end is not None and (years := match_selection.years_alone(found.facts, frame, question, worths)):
-            question = question.without(years)
+            question = question.ignoring(years)
             worths = worths_of(frame, question, frequencies)
         by_term = dict(zip(question.terms, worths.tolist(), strict=True))
         if question.terms:

@@ -15,6 +15,7 @@ from aftermind.types import Json, Role, Scope
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.uuid7 import time_of
 from aftermind.types.validation import Limits, json_object, to_role
+from aftermind.types.whole_number import check_whole_number
 
 MAX_QUERY_CHARACTERS = 1_048_576  # an agent passes its user's input; longer input is not typed
 READ_CHARACTERS = 8_000  # of a long query: its beginning and end, which usually have the request
@@ -129,8 +130,8 @@ class Query:
         asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]
         cleaned = _text(text)
         chosen = _mode(asked["mode"]) if cleaned.strip() else RecallMode.RECENCY
-        _check_integer("token_budget", asked["token_budget"], most=10_000_000)
-        _check_integer("limit", asked["limit"], most=MAX_LIMIT)
+        check_whole_number(asked["token_budget"], field="token_budget", most=10_000_000)
+        check_whole_number(asked["limit"], field="limit", most=MAX_LIMIT)
         _share("min_score", asked["min_score"])
         _share("diversity", asked["diversity"])
         since, until, known_at = asked.get("since"), asked.get("until"), asked.get("known_at")
@@ -184,11 +185,6 @@ def _mode(mode: object) -> RecallMode:
         return RecallMode(mode)  # type: ignore[arg-type]
     except ValueError as exc:
         raise errors.InvalidQuery("mode", mode, f"a mode is one of {', '.join(RecallMode)}.") from exc
-
-
-def _check_integer(field: str, value: object, *, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
-        raise errors.InvalidQuery(field, value, f"it is a whole number from 1 to {most:,}.")
 
 
 def _share(field: str, value: object) -> None:

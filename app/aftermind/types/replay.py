@@ -17,6 +17,8 @@ PlanId = NewType("PlanId", str)
 
 MAX_REASON = 500  # characters of a plan's reason: a sentence and a ticket
 
+MAX_DEAD_LETTERS = 1_000_000  # of one list
+
 
 class ReplayMode(StrEnum):
     """Mode of a replay.

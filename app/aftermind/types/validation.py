@@ -219,8 +219,9 @@ def _described(part: Any, key: str = "", depth: int = REFERENCE_DEPTH) -> Any:  
 
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    head = text.partition(",")[0] if text.startswith("data:") else ""
-    return f"{head[:100]}[{len(text)} characters, sha256 {digest}]"
+    head, comma, _ = text.partition(",")
+    kind = head[:100] if comma and head.startswith("data:") else ""
+    return f"{kind}[{len(text)} characters, sha256 {digest}]"
 
 
 def to_role(role: object, index: int = 0) -> Role:

@@ -14,8 +14,8 @@ from aftermind.ledger.replay_protocol import check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState
 from aftermind.types.job import LEASE_LOST, check_transition
 from aftermind.types.job_admin import JobActionId
-from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
-from aftermind.types.row_limit import check_limit
+from aftermind.types.replay import MAX_DEAD_LETTERS, DeadGroup, DeadLetter, JobFilter
+from aftermind.types.whole_number import check_whole_number
 
 
 class InMemoryDeadLetters:
@@ -25,14 +25,14 @@ class InMemoryDeadLetters:
         self._database = database
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
-        check_limit(limit, most=1_000_000, error=errors.InvalidFilter)
+        check_whole_number(limit, most=MAX_DEAD_LETTERS, error=errors.InvalidFilter)
         async with self._database.transaction(read_only=True) as tx:
             found = [each.job for each in jobs_table(tx).values() if fits(each, wanted, matching_states(wanted))]
         return sorted(found, key=lambda job: job.updated_at, reverse=True)[:limit]
 
     async def groups(self, wanted: JobFilter, *, limit: int = 100) -> Sequence[DeadGroup]:
         alike: dict[tuple[str, str, str], list[Job]] = {}
-        for job in await self.list(wanted, limit=1_000_000):
+        for job in await self.list(wanted, limit=MAX_DEAD_LETTERS):
             alike.setdefault((job.kind, job.reason_code or "", job.fingerprint or ""), []).append(job)
         found = [
             DeadGroup(

@@ -17,8 +17,8 @@ from aftermind.ledger.replay_protocol import DEAD, check_note, matching_states
 from aftermind.types import Job, JobId, JobKind, JobState, Json
 from aftermind.types.audit import Action
 from aftermind.types.job import LEASE_LOST
-from aftermind.types.replay import DeadGroup, DeadLetter, JobFilter
-from aftermind.types.row_limit import check_limit
+from aftermind.types.replay import MAX_DEAD_LETTERS, DeadGroup, DeadLetter, JobFilter
+from aftermind.types.whole_number import check_whole_number
 
 # By the plans, whose items are indexed by job; a merged successor has another origin, or none.
 _SUCCESSORS = text(
@@ -34,7 +34,7 @@ class DeadLetters:
 
     async def list(self, wanted: JobFilter, *, limit: int = 100) -> list[Job]:
         """Those that fit, the latest dead first."""
-        check_limit(limit, most=1_000_000, error=errors.InvalidFilter)
+        check_whole_number(limit, most=MAX_DEAD_LETTERS, error=errors.InvalidFilter)
         # Locks nothing; `jobs_dead` serves kind and fingerprint, `jobs_owner` an owner.
         statement = select(JOBS).where(conditions(wanted, matching_states(wanted)))
         statement = statement.order_by(JOBS.c.updated_at.desc(), JOBS.c.id).limit(limit)
