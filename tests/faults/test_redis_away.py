@@ -1,13 +1,15 @@
 """Redis frozen, refusing, restarted, wiped: the answer is not delayed, and no turn is lost or doubled."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import redis
 
 from aftermind import errors
-from aftermind.types import Scope
+from aftermind.types import LeaseToken, Scope
 from tests.support.loop_clock import loop_clock
 from tests.support.proxy import proxy_to
 from tests.support.turns import Agent, agent_on, texts_of, turn_of
@@ -41,6 +43,27 @@ async def test_a_frozen_redis_costs_the_budget_once_and_nothing_after(valkey: Va
         assert await agent.seen() == ["before", "m0", "m1", "m2", "m3", "m4"]
         assert await agent.publisher.pending(ALICE) == ()
         assert list((tmp_path / "spool").iterdir()) == []
+
+
+async def test_a_turn_that_a_frozen_redis_takes_at_its_thaw_counts_from_when_it_was_said(
+    valkey: Valkey, tmp_path: Path
+) -> None:
+    async with agent_on(valkey.url, tmp_path) as agent:
+        await agent.remember("alice", "before")
+        with valkey.frozen():
+            said_at = datetime.now(UTC)
+            assert await spooled(agent, "during")
+            await asyncio.sleep(2.0)
+        await agent.publisher.drained()
+        await agent.remember("alice", "after")
+
+        claimed = await agent.pending.claim(
+            worker="w", token=LeaseToken(uuid4()), for_=timedelta(minutes=1), turns=9, size_bytes=10**6, max_lost=3
+        )
+
+    said = {turn.messages[0].content: turn.remembered_at for turn in (each.turn() for each in claimed)}
+    assert abs(said["during"] - said_at) < timedelta(seconds=1)
+    assert said["before"] < said["during"] < said["after"] - timedelta(seconds=1)
 
 
 async def test_those_who_wait_together_for_a_frozen_redis_wait_one_budget(valkey: Valkey, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from aftermind.wire.redis.resp import Answer, Argument, packed
 from aftermind.wire.redis.script import Script
 from aftermind.wire.redis_epoch import Epoch
 from aftermind.wire.redis_keys import Keys, namespace_part, owner_part, parse_owner
+from aftermind.wire.server_clock import ServerClock
 from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 __all__ = [
@@ -55,7 +56,7 @@ PAGE_TURNS = 1_000  # turns that forget processes in one call
 
 _REFUSALS = {2: PendingLimit.TURNS, 3: PendingLimit.BYTES, 4: PendingLimit.AGE, 5: PendingLimit.USER}
 _CONFLICT, _MOVED = 6, 7
-_WHOLE = ("owner", "payload", "base", "generation", "from", "at")
+_WHOLE = ("owner", "payload", "base", "generation", "from", "at", "sent")
 _DESCRIBED = ("owner", "at", "size", "attempts", "worker", "token")
 
 
@@ -67,12 +68,14 @@ class Pending:
     A watermark or epoch that cannot be read is counted in `malformed`, and the recall is served by the primary.
 
     `generation` is the latest erasure that this process has received: each answer updates it, and it is sent to a Redis
-    that was emptied.
+    that was emptied. `clock` is the clock of this Redis, computed from its answers: each call carries the time at which
+    it was sent, because a Redis that was suspended carries it out much later.
     """
 
     def __init__(self, link: RedisLink, keys: Keys, generation: Generation | None = None) -> None:
         self._link, self._keys = link, keys
         self.generation = generation or Generation()
+        self.clock = ServerClock()
         self.shards: tuple[Pending, ...] = (self,)  # of a Redis Cluster, see wire.pending_shards
         self._malformed = 0
         agents = (
@@ -127,8 +130,7 @@ class Pending:
             answer = await channel.send(command)
         except UnknownScriptError:
             head = self._accept_head(limits, most_bells)
-            rest = (self.generation.as_argument, len(offers), *_offered_all(offers), *bells)
-            answer = await self._scripts["pending_accept"](self._link, *head, *rest)
+            answer = await self._scripts["pending_accept"](self._link, *head, *self._accept_rest(offers, bells))
         return self.accepted(offers, answer)
 
     def accept_command(
@@ -139,18 +141,25 @@ class Pending:
         """
         if self._packed_head is None or self._packed_head[0] != (limits, most_bells):
             self._packed_head = (limits, most_bells), packed(self._accept_head(limits, most_bells))
-        arguments: list[Argument] = [self.generation.as_argument, len(offers), *_offered_all(offers), *bells]
+        arguments = self._accept_rest(offers, bells)
         return self._scripts["pending_accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
     def accepted(self, offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
         """Decode the script's answer for each offer."""
-        self.generation.learn(int(answer[-1] or 0))
-        return [_accepted(offer, *each) for offer, *each in zip(offers, answer[:-2:2], answer[1:-2:2], strict=True)]
+        *of_offers, _, generation, now = answer
+        self.generation.learn(int(generation or 0))
+        self.clock.read(now)
+        return [_accepted(offer, *each) for offer, *each in zip(offers, of_offers[::2], of_offers[1::2], strict=True)]
 
     def _accept_head(self, limits: PendingLimits, most_bells: int) -> tuple[Argument, ...]:
         most_age = int(limits.age.total_seconds() * 1000)
         queue = self._keys.queue(STORE)
         return (queue, most_bells, limits.turns, limits.size_bytes, most_age, limits.turns_of_user)
+
+    def _accept_rest(self, offers: Sequence[Offer], bells: Sequence[bytes]) -> list[Argument]:
+        sent = self.clock.now_ms()
+        offered = (argument for offer in offers for argument in _offered(offer))
+        return [self.generation.as_argument, "" if sent is None else sent, len(offers), *offered, *bells]
 
     async def reserve(self, turns: Sequence[Turn]) -> tuple[list[Turn], frozenset[JobId]]:
         """Give turns that Postgres is to accept their place in the order of what Redis accepts.
@@ -182,6 +191,7 @@ class Pending:
         answer = await self._scripts["pending_read"](self._link, owner_part(owner), limit, skip)
         epoch, watermark, total, flat, redis_ms, trusted_ms, generation, moved = answer
         self.generation.learn(int(generation or 0))
+        self.clock.read(redis_ms)
         turns, unreadable = _decoded(flat, owner.owner)
         try:
             mark = None if watermark is None else Watermark.decode(watermark.decode())
@@ -423,16 +433,12 @@ class Pending:
 
 def _offer(row: Sequence[bytes], begun: int, now_ms: int) -> Offer:
     """An entry with the fields of `_WHOLE`, as another Redis can accept it, with the time that it has waited."""
-    _, payload, base, generation, counted_from, at = row
+    _, payload, base, generation, counted_from, at, sent = row
     number = begun if generation == b"" else _number(generation)
     turn = decode_turn(payload, base=int(base), generation=number, counted_from=_number(counted_from))
-    waited = max(0, now_ms - int(at)) / 1000
+    waited = max(0, now_ms - int(sent or at)) / 1000
     turn = replace(turn, spooled_seconds=turn.spooled_seconds + waited)
     return Offer(turn=turn, payload=encode_turn(turn), is_spooled=True)
-
-
-def _offered_all(offers: Sequence[Offer]) -> list[Argument]:
-    return [argument for offer in offers for argument in _offered(offer)]
 
 
 def _offered(offer: Offer) -> tuple[Argument, ...]:

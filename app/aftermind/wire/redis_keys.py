@@ -27,6 +27,8 @@ PROVIDER_SECONDS = 3_600  # longer than a breaker is ever open; an idle hour mak
 # A larger turn is stored alone, and only one at a time in a worker process, so that a small one never waits behind it:
 # terms and vectors of 64 KiB take some 10 ms, as long as an ordinary batch.
 LARGE_TURN_BYTES = 65_536
+# From an agent's reading of its clock to acceptance: the default budget of `remember`.
+MAX_ACCEPT_MS = 500
 TURN_COST_BYTES = 16_384  # of a turn count as one turn in the fair order; an ordinary one has 1 to 4 KiB
 PROBE_MS = 30_000  # after which a call that was to find out how a provider is, and never came back, is given up
 TRUST_MS = 2_000  # see `Keys.trusted`: how long an effect waits at most for a Redis that does not answer
@@ -295,6 +297,7 @@ class Keys:
             "PROCESSES": self.processes(),
             "RATE": self.rate(""),
             "LARGE_TURN_BYTES": LARGE_TURN_BYTES,
+            "MAX_ACCEPT_MS": MAX_ACCEPT_MS,
             "TURN_COST_BYTES": TURN_COST_BYTES,
             "PROBE_MS": PROBE_MS,
             "PROVIDER_SECONDS": PROVIDER_SECONDS,

@@ -13,11 +13,11 @@ from aftermind import errors
 from aftermind.types import EpisodeId, JobId, Message, Role, Scope, Turn
 from aftermind.types.feedback import MAX_IDS, Feedback
 from aftermind.types.message import ALL_KINDS
+from aftermind.wire.redis_keys import MAX_ACCEPT_MS
 
 VERSION = 1  # a reader that meets a later one raises UnknownPayload, and the bytes are kept as they are
-# From an agent's reading of its clock to acceptance: the default budget of `remember`. A clock that is behind by less
-# is not noticed, and one that is right keeps its microseconds.
-MAX_ACCEPT_TIME = timedelta(seconds=0.5)
+# A clock that is behind by less is not noticed, and one that is right keeps its microseconds.
+MAX_ACCEPT_TIME = timedelta(milliseconds=MAX_ACCEPT_MS)
 FEEDBACK_VERSION = 2  # of turns with feedback, which a reader of version 1 would drop
 
 

@@ -4,22 +4,26 @@
 -- finds these turns as well
 -- 3-6       limits: turns and bytes of all users, ms of age of the oldest, turns of one owner
 -- 7 `known` the highest generation of the caller ('': none)
--- 8 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '-': none),
+-- 8 `sent`  when the caller sent this, in ms of this server's clock ('': it cannot tell). Where that is MAX_ACCEPT_MS ago or
+-- more (the server was suspended), the turns count as accepted then
+-- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '-': none),
 -- hash of the content ('': without a key), payload
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
 -- position;
 -- 6, base: exists with other content, or did some seconds ago (0); 7, database: its tenant has moved there. All in one
--- list, which halves the work of reading it; at its end the number of doorbells sent and the last generation ('' if there
--- is none).
+-- list, which halves the work of reading it; at its end the number of doorbells sent, the last generation ('' if there
+-- is none) and the time in ms.
 local queue, bells = ARGV[1], tonumber(ARGV[2])
 local most_turns, most_bytes, most_age, most_owned =
   tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local generation = raise_generation(ARGV[7], '')
-local n = tonumber(ARGV[8])
-local first_bell = 9 + n * 8
+local sent = tonumber(number_of(ARGV[8]) or '')
+local n = tonumber(ARGV[9])
+local first_bell = 10 + n * 8
 local now = now_ms()
 local stamp = whole(now)
+local is_late_call = sent and now - sent >= MAX_ACCEPT_MS
 
 local turns = redis.call('ZCARD', INDEX)
 local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
@@ -44,7 +48,7 @@ end
 
 local answers, accepted = {}, {}
 for i = 1, n do
-  local at = 9 + (i - 1) * 8
+  local at = 10 + (i - 1) * 8
   local job, owner, hash, payload = ARGV[at], ARGV[at + 1], ARGV[at + 6], ARGV[at + 7]
   local known = redis.call('HMGET', TURN .. job, 'base', 'hash')
   local code, value = 0, 0
@@ -64,6 +68,7 @@ for i = 1, n do
     redis.call('HSET', TURN .. job, 'payload', payload, 'owner', owner, 'base', base, 'at', stamp, 'size', #payload,
       'generation', given ~= '' and given or generation, 'from', from)
     if hash ~= '' then redis.call('HSET', TURN .. job, 'hash', hash) end
+    if is_late_call then redis.call('HSET', TURN .. job, 'sent', whole(sent)) end
     redis.call('ZADD', PENDING .. owner, base, job)
     redis.call('ZADD', INDEX, stamp, job)
     redis.call('HINCRBY', COUNT, 'bytes', #payload)
@@ -88,5 +93,5 @@ if #accepted > 0 and ARGV[first_bell] then
     rung = 1
   end
 end
-answers[2 * n + 1], answers[2 * n + 2] = rung, generation
+answers[2 * n + 1], answers[2 * n + 2], answers[2 * n + 3] = rung, generation, now
 return answers

@@ -88,7 +88,7 @@ while #claimed < most_turns do
   local following = next_turn()
   if not following then break end
   local job = following[5]
-  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at', 'generation', 'from', 'worker')
+  local turn = redis.call('HMGET', TURN .. job, 'payload', 'base', 'lost', 'at', 'generation', 'from', 'worker', 'sent')
   local lost = tonumber(turn[3] or 0)
   turn[1] = turn[1] or ''
   local size = #turn[1]
@@ -102,7 +102,7 @@ while #claimed < most_turns do
   redis.call('ZADD', LEASED, whole(now + lease), job)
   bytes = bytes + size
   claimed[#claimed + 1] =
-    {job, following[3], turn[1], turn[2], attempts, lost, turn[4], lost >= most_lost and 1 or 0, resolved(turn[5]), turn[6],
+    {job, following[3], turn[1], turn[2], attempts, lost, number_of(turn[8]) or turn[4], lost >= most_lost and 1 or 0, resolved(turn[5]), turn[6],
      turn[7]}
   kind = lost
   if #claimed >= most_such or size > LARGE_TURN_BYTES then break end
