@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run once by the Postgres image, on an empty data folder, as its superuser: roles and database.
+# Roles and database, once, as the superuser POSTGRES_USER: run by the Postgres image on an empty data folder, or by hand.
 #
 #   aftermind_migrator_login    owns the database; `aftermind migrate` alone
 #   aftermind_agent_login       agents and the web service; row-level security binds it to one tenant at a time
@@ -28,4 +28,6 @@ GRANT CONNECT ON DATABASE aftermind TO aftermind_app, aftermind_relay;
 \connect aftermind
 CREATE EXTENSION IF NOT EXISTS vector;
 SQL
-echo "host replication aftermind_replicator_login all scram-sha-256" >> "$PGDATA/pg_hba.conf"
+if [ -n "${PGDATA:-}" ]; then
+  echo "host replication aftermind_replicator_login all scram-sha-256" >> "$PGDATA/pg_hba.conf"
+fi

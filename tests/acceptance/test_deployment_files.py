@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,22 @@ def test_every_process_of_the_procfile_is_a_service_and_the_other_way_round(
     assert set(procfile) == {*OURS, "release"}
     assert set(compose["services"]) == {*OURS, *others}
     assert set(from_kubernetes()) == {*OURS, "migrate", "operator"}
+
+
+def test_the_unit_of_systemd_is_valid() -> None:
+    verifier = shutil.which("systemd-analyze")
+    if verifier is None:
+        pytest.skip("systemd is not installed")
+
+    done = subprocess.run(
+        [verifier, "verify", str(ROOT / "deploy" / "systemd" / "aftermind@.service")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_both_name_the_same_queues_as_the_embedded_stack(compose: dict[str, Any], procfile: dict[str, str]) -> None:

@@ -1,7 +1,8 @@
 """What ships is run: each file's own commands, variables, secrets and roles, as processes of this machine.
 
-Compose and Kubernetes files with the tree's code, the Procfile with an installed wheel. The servers are those of the
-compose file, so the roles and Redis users are those that `aftermind secrets` writes, and no variable is added.
+Compose and Kubernetes files with the tree's code; the Procfile with an installed wheel, each line started as the unit
+of systemd does. The servers are those of the compose file, so the roles and Redis users are those that `aftermind
+secrets` writes, and no variable is added.
 """
 
 import re
@@ -71,6 +72,11 @@ def _write_secrets(made: Deployment, kind: str) -> None:
     assert written.returncode == 0, written.stdout + written.stderr
     if kind == "procfile":
         (made.folder / "deploy").symlink_to(ROOT / "deploy")
+        # Flower's port is a default of the settings, which other tests of this machine use too.
+        lines = (ROOT / "Procfile").read_text()
+        (made.folder / "Procfile").write_text(
+            lines.replace("exec aftermind flower", f"exec aftermind flower --port {made.ports['flower']}")
+        )
 
 
 @pytest.fixture(scope="module")

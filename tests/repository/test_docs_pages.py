@@ -38,7 +38,8 @@ def test_the_settings_that_a_page_names_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_metrics_that_a_page_names_are_exported(page: str) -> None:
-    modules = {f"aftermind_{name}" for name in ("workers", "tasks", "app", "relay", "worker_login", "migrator_login")}
+    logins = ("worker_login", "migrator_login", "replicator_login")
+    modules = {f"aftermind_{name}" for name in ("workers", "tasks", "app", "relay", *logins)}
     families = EXPORTED | {re.sub(r"_(bucket|count|sum)$", "", name) for name in EXPORTED}
 
     assert set(re.findall(r"\baftermind_[a-z_]+\b", PAGES[page])) - modules <= families

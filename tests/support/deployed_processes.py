@@ -162,12 +162,9 @@ class Deployment:
         process = self.processes[name]
         if not process.shell:
             return [*self.command, *(arguments or process.arguments)]
-        line = process.shell
         if arguments:
-            line = f"{line.partition('exec ')[0]} exec aftermind {shlex.join(arguments)}"
-        if name == "flower":  # its port is a default of the settings, which other tests of this machine use too
-            line += f" --port {self.ports['flower']}"
-        return ["sh", "-c", line]
+            return ["sh", "-c", f"{process.shell.partition('exec ')[0]} exec aftermind {shlex.join(arguments)}"]
+        return _unit_command(name) if name in NAMES else ["sh", "-c", process.shell]
 
     def start(self, name: str, argv: list[str] | None = None, env: Mapping[str, str] | None = None) -> None:
         """Start a process."""
@@ -315,6 +312,13 @@ def _start_redis(made: Deployment) -> None:
             return False
 
     wait_until_sync(answers, description="Redis answers")
+
+
+def _unit_command(name: str) -> list[str]:
+    """What systemd runs for an instance of the unit: a line of the Procfile in its working directory."""
+    text = (ROOT / "deploy" / "systemd" / "aftermind@.service").read_text()
+    [line] = [each.partition("=")[2] for each in text.splitlines() if each.startswith("ExecStart=")]
+    return shlex.split(line.replace("$$", "$").replace("%i", name))
 
 
 def _interpolated(value: str) -> str:
