@@ -80,6 +80,20 @@ class PostgresPair:
         """Start the killed primary again over its old data, as a primary."""
         await self._start(self._primary, await self._primary.prepare())
 
+    def back_up_primary(self) -> None:
+        """Copy the data of the killed primary."""
+        subprocess.run(["cp", "-a", str(self._folder.primary), str(self._backup)], check=True)
+
+    async def restore_primary(self) -> None:
+        """Start the killed primary over the copy of its data."""
+        await asyncio.to_thread(rmtree, self._folder.primary)
+        self._backup.rename(self._folder.primary)
+        await self.return_old_primary()
+
+    @property
+    def _backup(self) -> Path:
+        return self._folder.root / "backup"
+
     def freeze_replica(self) -> None:
         """SIGSTOP of the replica: connected, and silent."""
         faults.freeze(self._running[self._replica.name].pid)

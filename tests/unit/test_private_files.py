@@ -181,6 +181,23 @@ def test_secrets_name_the_replicas_that_are_given(tmp_path: Path, given: list[st
     assert [url.rpartition("@")[2].partition("/")[0] for url in urls] == hosts
 
 
+def test_secrets_keep_the_redis_users_of_other_names(tmp_path: Path) -> None:
+    users, ours = tmp_path / "redis_users.acl", ["secrets", str(tmp_path)]
+    assert CliRunner().invoke(make_app_for(["secrets"]), ours).exit_code == 0
+    of_tenant = "user aftermind-agent-acme on #" + "a" * 64 + " ~acme:* -@all +ping"
+    before = users.read_text()
+    users.chmod(0o600)
+    users.write_text(f"{before}{of_tenant}\n")
+    (tmp_path / "redis_worker_password").unlink()
+
+    assert CliRunner().invoke(make_app_for(["secrets"]), ours).exit_code == 0
+
+    after = users.read_text().splitlines()
+    assert after[-1] == of_tenant
+    assert [line.split()[1] for line in after[:-1]] == [line.split()[1] for line in before.splitlines()]
+    assert after[:-1] != before.splitlines()
+
+
 def test_a_password_whose_file_was_deleted_is_replaced_in_its_urls_alone(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     assert CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)]).exit_code == 0

@@ -4,6 +4,7 @@ They return findings and never raise for a faulty component.
 """
 
 import asyncio
+import math
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -164,13 +165,11 @@ async def postgres(url: str, settings: Settings) -> list[Finding]:
 @reports_failure("replica", "Start it, or take it out of AFTERMIND_REPLICA_URLS; recall reads the primary until then.")
 async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     """A replica: whether it follows this primary, how far behind it is, and whether tenants are isolated on it."""
-    seen, leader = await asyncio.gather(
-        postgres_node_probe.node(url), postgres_node_probe.node(primary), return_exceptions=True
-    )
-    if isinstance(seen, BaseException):
-        raise seen
+    seen = await postgres_node_probe.node(url)
     what = f"replica {seen.name}"
-    if isinstance(leader, BaseException):
+    try:
+        leader = await postgres_node_probe.node(primary)  # later than the replica: it cannot be behind that
+    except errors.StoreUnavailable:
         return [Finding(what=what, seen="it answers; the primary does not, so its lag is unknown")]
     if not seen.in_recovery:
         remedy = (
@@ -184,10 +183,20 @@ async def replica(url: str, primary: str, settings: Settings) -> list[Finding]:
     if login.is_unbound and not settings.allow_owner:
         said = f"role {login.role} bypasses row-level security, so recall does not read this replica"
         return [Finding(what=what, seen=said, verdict=Verdict.BAD, remedy=ROLE_REMEDY)]
-    behind = max(0, leader.lsn - seen.lsn)
-    if behind and seen.lag_seconds > settings.replica_max_lag_seconds:
-        remedy = "Check its disk, network and long queries; recall does not use it until it has caught up."
-        said = f"{seen.lag_seconds:.0f} s and {behind / 1024**2:.1f} MB behind"
+    behind = leader.lsn - seen.lsn
+    if behind < 0:
+        remedy = (
+            "It has rows that the primary has not, as after a restore, and recall may read them. Stop it, and rebuild "
+            "it with pg_basebackup."
+        )
+        return [Finding(what=what, seen=f"{-behind:,} bytes ahead", verdict=Verdict.BAD, remedy=remedy)]
+    if seen.lag_seconds > settings.replica_max_lag_seconds:
+        remedy = (
+            "Check its connection to the primary (its log names the reason), its disk and long queries; recall does "
+            "not use it until it has caught up."
+        )
+        since = "an unknown time" if math.isinf(seen.lag_seconds) else f"{seen.lag_seconds:.0f} s"
+        said = f"{since} and {behind / 1024**2:.1f} MB behind"
         return [Finding(what=what, seen=said, verdict=Verdict.WARNING, remedy=remedy)]
     return [Finding(what=what, seen=f"follows, {behind:,} bytes behind"), _clock(what, seen.clock_ahead_seconds)]
 

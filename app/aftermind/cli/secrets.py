@@ -103,7 +103,7 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
     for role, user in users.items():
         url, is_new = f"redis://{user.name}:{words[role]}@{redis}/0", not files.has(f"redis_{role}_password")
         files.add_url(f"{role}_redis_url", url, user.name, words[role], is_new=is_new)
-    files.replace(REDIS_USERS, _acl_file(users, words))
+    files.replace(REDIS_USERS, _acl_file(users, words, former=files.read_or_make(REDIS_USERS, str)))
     # Last: a run that ends before it is repeated with another password, for all files.
     for kind, made in (("postgres", passwords), ("redis", words)):
         for role, password in made.items():
@@ -117,11 +117,20 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
     return len(files.made)
 
 
-def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str]) -> str:
+def _acl_file(users: Mapping[str, acl.RedisUser], words: Mapping[str, str], *, former: str) -> str:
+    """The users of this release; users of other names that the file had, such as those of tenants, stay."""
     # No client can log in as `default`, which keeps all rights: Redis (7.0 at least) replays the transactions of its
     # append-only file with them, and drops those that they do not cover (github.com/redis/redis/issues/14541).
     lines = ["user default off ~* &* +@all", f"user {HEALTH_USER} on nopass resetchannels -@all +ping"]
-    return "\n".join([*lines, *(user.line(words[role]) for role, user in users.items())]) + "\n"
+    lines += [user.line(words[role]) for role, user in users.items()]
+    ours = set(map(_user_of, lines))
+    lines += [line for line in former.splitlines() if _user_of(line) not in {*ours, ""}]
+    return "\n".join(lines) + "\n"
+
+
+def _user_of(line: str) -> str:
+    found = re.match(r"user (\S+) ", line)
+    return found[1] if found else ""
 
 
 class _Files:

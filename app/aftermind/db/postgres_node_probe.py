@@ -10,16 +10,21 @@ from aftermind.db.primary_connection import connect, connect_to_host
 
 CONNECT_SECONDS = 5.0
 
-# Every role may execute pg_control_system; the lag is 0 if everything received has been replayed, otherwise an idle
-# primary would appear as a lagging replica.
-_LOOK = """
+# How late a replica is, in seconds: 0 while it streams and has replayed all it received, however long ago the last
+# commit was. NULL if it has replayed none, and on a primary.
+LAG_SECONDS = """
+CASE WHEN EXISTS (SELECT FROM pg_stat_wal_receiver WHERE pid IS NOT NULL)
+      AND pg_last_wal_receive_lsn() <= pg_last_wal_replay_lsn() THEN 0
+     ELSE extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()) END::float8
+"""
+
+# Every role may execute pg_control_system.
+_LOOK = f"""
 SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS in_recovery,
        (SELECT system_identifier FROM pg_control_system()) AS system,
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END
         - '0/0'::pg_lsn)::bigint AS lsn,
-       CASE WHEN pg_last_wal_receive_lsn() IS NOT DISTINCT FROM pg_last_wal_replay_lsn() THEN 0
-            ELSE coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)
-       END::float8 AS lag_seconds,
+       coalesce({LAG_SECONDS}, CASE WHEN pg_is_in_recovery() THEN 'infinity'::float8 ELSE 0 END) AS lag_seconds,
        extract(epoch FROM clock_timestamp())::float8 AS clock,
        current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('synchronous_standby_names') AS synchronous_standby_names,

@@ -26,7 +26,7 @@ _ESTIMATE = text(
           AND j.kind IN (SELECT DISTINCT kind FROM items)
         GROUP BY 1
     )
-    SELECT items.kind, count(*) AS jobs, count(DISTINCT items.namespace) AS namespaces,
+    SELECT items.kind, count(*) AS jobs, (SELECT count(DISTINCT namespace) FROM items) AS namespaces,
            min(items.updated_at) AS oldest, max(items.updated_at) AS newest,
            coalesce(max(spent.tokens), 0)::float8 AS tokens, coalesce(max(spent.cost), 0)::float8 AS cost,
            count(*) FILTER (WHERE EXISTS (

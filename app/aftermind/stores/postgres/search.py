@@ -13,6 +13,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.positional_parameters import Positional
+from aftermind.db.postgres_node_probe import LAG_SECONDS
 from aftermind.db.postgres_transaction import pg
 from aftermind.ranking import Frame, Frequencies, idf, parse_models
 from aftermind.stores.postgres import encrypted_columns, passage_rescoring
@@ -37,9 +38,8 @@ MOST_LONG = 100  # messages of a result whose passages are compared: of 50 KB ea
 
 # One round trip before the search: is this node far enough?
 # A replica's timeline is the highest that it has seen: its control file alone is as old as its last restart point.
-# A replica that streams and has replayed all it received is not late, however long ago the last commit was.
 _STATE = Positional.of(
-    """
+    f"""
     SELECT recovering, system, lsn, late,
            CASE WHEN recovering THEN (
                SELECT greatest(c.timeline_id, r.min_recovery_end_timeline,
@@ -50,9 +50,7 @@ _STATE = Positional.of(
         SELECT pg_is_in_recovery() AS recovering,
                (SELECT system_identifier FROM pg_control_system()) AS system,
                (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint AS lsn,
-               CASE WHEN EXISTS (SELECT FROM pg_stat_wal_receiver WHERE pid IS NOT NULL)
-                     AND pg_last_wal_receive_lsn() <= pg_last_wal_replay_lsn() THEN 0
-                    ELSE extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8 END AS late
+               {LAG_SECONDS} AS late
     ) AS node
     """
 )
