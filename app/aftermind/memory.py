@@ -214,6 +214,7 @@ class Memory:
         idempotency_key: str | None = None,
         save: Iterable[str] | None = None,
         accept: Accept | None = None,
+        recalled: RecallBlock | int | None = None,
     ) -> Receipt:
         """Hand a turn over: a text (a message of the user), a `Message`, a chat message as a dict, or several of them.
 
@@ -223,6 +224,9 @@ class Memory:
         `InvalidMessage`, `QueueFull`, `SpoolFull`. With `group` the turn belongs to all members of that group
         (`memory.groups`), and `user_id` is the writing member. So do the other calls that take `group`: they raise
         `NotThere` if the user is no member, `GroupReadOnly` if a reader writes, and `StoreUnavailable`.
+
+        `recalled` is the block from which the answer in it was made, or the block's `erasures`: if the user or the
+        session is forgotten after that recall, also before this call, nothing of the turn is stored.
         """
         parts = self._parts
         scope = await groups.scope_of(
@@ -248,6 +252,7 @@ class Memory:
             keep=turn_builder.kinds("save", save, self._save),
             idempotency_key=idempotency_key,
             position=outbox.positions.take,
+            generation=turn_builder.erasures_before(recalled),
         )
         return await self._send(outbox, turn)
 

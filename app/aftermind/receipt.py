@@ -1,8 +1,9 @@
 """`Receipt`: the result of a turn that was handed over. Waiting for it is optional."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -76,6 +77,9 @@ class Receipt:
     The second receipt of one idempotency key follows the first turn. `confirm` makes a state that the primary has shown
     visible to recalls, or waits until it is on disk. `is_pending` separates a turn whose key was used before a forget
     from the forgotten one. `follow` gives ledger, news and `confirm` of the database that a tenant has moved to.
+
+    A run of an `Agent` can be several turns (its prompt and its answer, with an `idempotency_key`): its receipt is of
+    all of them, `job_id` of the last.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Receipt:
         self._scope, self._keep = turn.scope, turn.keep
         self._is_pending = None if turn.idempotency_key is None else is_pending
         self._ledger, self._news, self._confirm, self._follow = ledger, news, confirm, follow
+        self._earlier: tuple[Receipt, ...] = ()
 
     @property
     def _owner(self) -> Scope:
@@ -120,7 +125,13 @@ class Receipt:
 
     async def status(self) -> ReceiptStatus:
         """Its current state, without waiting. Raises `StoreUnavailable`."""
-        return await self._read_status(is_whole=True)
+        found = [await part._read_status(is_whole=True) for part in (*self._earlier, self)]
+        return ReceiptStatus(
+            stored=_least([each.stored for each in found]),
+            embedded=_least([each.embedded for each in found]),
+            extracted=_least([each.extracted for each in found]),
+            why=next((each.why for each in found if each.why is not None), None),
+        )
 
     async def _read_status(self, *, is_whole: bool) -> ReceiptStatus:
         try:
@@ -141,8 +152,9 @@ class Receipt:
     async def _wait(self, step: Step, timeout: float | None) -> None:
         try:
             async with asyncio.timeout(timeout):
-                if not await self._is_over(step):
-                    await self._wait_for_event(step)
+                for part in (*self._earlier, self):
+                    if not await part._is_over(step):
+                        await part._wait_for_event(step)
         except TimeoutError as exc:
             raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
 
@@ -202,6 +214,15 @@ class Receipt:
         return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
 
 
+def joined(receipts: Sequence[Receipt]) -> Receipt:
+    """One receipt of several turns: their messages, and each step once all of them have come to it."""
+    whole = copy(receipts[-1])
+    whole._earlier = tuple(receipts[:-1])
+    whole.episode_ids = tuple(each for receipt in receipts for each in receipt.episode_ids)
+    whole.spooled = any(receipt.spooled for receipt in receipts)
+    return whole
+
+
 async def turn_status(
     ledger: Ledger, job: Job | None, *, keep: frozenset[str], spooled: bool = False, is_whole: bool = True
 ) -> ReceiptStatus:
@@ -238,6 +259,11 @@ def judge(
         if state not in (StepState.DONE, StepState.NOT_NEEDED)
     ]
     return ReceiptStatus(stored=StepState.DONE, embedded=embedded, extracted=extracted, why="; ".join(open_) or None)
+
+
+def _least(states: Sequence[StepState]) -> StepState:
+    order = (StepState.DEAD, StepState.FORGOTTEN, StepState.WAITING, StepState.DONE, StepState.NOT_NEEDED)
+    return min(states, key=order.index)
 
 
 def _following(follow: Mapping[JobKind, FollowUp], kind: JobKind) -> StepState:

@@ -78,6 +78,70 @@ async def test_a_message_of_the_session_is_in_the_prompt_once(memory: Memory, us
     assert len(result.memory.matches) <= result.memory.chunks_included
 
 
+@pytest.mark.parametrize("key", [None, "order-17"])
+@pytest.mark.parametrize("session", [None, "s1"])
+async def test_a_run_leaves_nothing_of_what_is_forgotten_before_it_ends(
+    memory: Memory, user: str, key: str | None, session: str | None
+) -> None:
+    class Waiting(ScriptedChatModel):
+        async def stream(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> AsyncIterator[str | ChatReply]:
+            asked.set()
+            await forgotten.wait()
+            async for piece in super().stream(messages, tools):
+                yield piece
+
+    asked, forgotten = asyncio.Event(), asyncio.Event()
+    agent = Agent(model=Waiting("Your PIN is 4711."), memory=memory)
+    await memory.remember("My PIN is 4711.", user_id=user, session_id="s1")
+    await memory.remember("I live in Oslo.", user_id=user, session_id="other")
+
+    run = asyncio.create_task(agent.arun("What is my PIN?", user_id=user, session_id="s1", idempotency_key=key))
+    await asked.wait()
+    await memory.forget(user_id=user, session_id=session)
+    forgotten.set()
+    receipt = (await run).receipt
+    assert receipt is not None
+    with pytest.raises(errors.Forgotten):
+        await receipt.stored(timeout=30)
+    kept = [] if session is None else ["I live in Oslo."]
+    assert [each.content for each in await memory.history(user_id=user)] == kept
+
+    await agent.arun("I moved to Bergen.", user_id=user, session_id="s1", idempotency_key="order-18")
+    await memory.drain(user_id=user)
+    assert [each.content for each in await memory.history(user_id=user)][len(kept)] == "I moved to Bergen."
+
+
+async def test_a_turn_from_a_block_is_dropped_if_its_user_was_forgotten_since(memory: Memory, user: str) -> None:
+    await memory.remember("My PIN is 4711.", user_id=user)
+    block = await memory.recall("What is my PIN?", user_id=user)
+    await memory.forget(user_id="another user")
+
+    kept = await memory.remember("Thanks.", user_id=user, recalled=block)
+    await kept.stored(timeout=30)
+    await memory.forget(user_id=user)
+    dropped = await memory.remember([Message.assistant("It is 4711.")], user_id=user, recalled=block.erasures)
+
+    with pytest.raises(errors.Forgotten):
+        await dropped.stored(timeout=30)
+    assert await memory.history(user_id=user) == []
+    with pytest.raises(errors.InvalidQuery, match="`erasures`"):
+        await memory.remember("Hello.", user_id=user, recalled=block.text)  # type: ignore[arg-type]
+
+
+async def test_the_receipt_of_a_run_with_a_key_is_of_prompt_and_answer(memory: Memory, user: str) -> None:
+    agent = Agent(model=ScriptedChatModel("Noted."), memory=memory)
+    result = await agent.arun("I live in Oslo.", user_id=user, session_id="s1", idempotency_key="order-17")
+    assert result.receipt is not None
+
+    await result.receipt.extracted(timeout=60)
+
+    assert tuple(each.id for each in await memory.history(user_id=user)) == result.receipt.episode_ids
+    status = await result.receipt.status()
+    assert (status.stored, status.why) == ("done", None)
+    undone = await memory.undo(*result.receipt.episode_ids, user_id=user)
+    assert [fact.object for fact in undone.retracted] == ["Oslo"]
+
+
 async def test_a_tool_knows_who_it_works_for(memory: Memory, user: str) -> None:
     def whoami(greeting: str) -> str:
         """Tell who is asking."""

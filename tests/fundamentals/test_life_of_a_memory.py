@@ -161,3 +161,17 @@ def _in_a_fork(work: Callable[[], object]) -> int | None:
     if process.exitcode is None:
         os.kill(process.pid or 0, 9)
     return process.exitcode
+
+
+async def test_forgetting_a_message_counts_it_once_wherever_it_is(memory: Memory, user: str) -> None:
+    """The store worker may store it, or drop it because of the erasure, at any moment of the call."""
+    for number in range(30):
+        owner = f"{user}-{number}"
+        receipt = await memory.remember(
+            ["I live in Oslo.", Message.assistant("Noted.")][: 1 + number % 2], user_id=owner, session_id="s1"
+        )
+        await asyncio.sleep(number * 0.0005)
+
+        gone = await memory.forget(user_id=owner, ids=receipt.episode_ids[:1])
+
+        assert gone.rows.get("episodes", 0) + gone.pending_turns == 1

@@ -273,7 +273,9 @@ class Agent:
         run.is_kept = True
         if answer.strip():
             run.turn.append(self._answer(answer, run.metadata))
-        return await self._remembering.remember(run.turn, run.scope, told.append, idempotency_key=run.idempotency_key)
+        return await self._remembering.remember(
+            run.turn, run.scope, told.append, idempotency_key=run.idempotency_key, recalled=run.block
+        )
 
     async def _remember_unanswered(self, run: _Run) -> None:
         """Remember a turn whose model failed, with the part of the answer that was sent; a retry adds its answer."""
@@ -282,7 +284,7 @@ class Agent:
         elif self._remembering is not None:
             run.is_kept = True
             await self._remembering.remember(
-                run.turn, run.scope, lambda event: None, idempotency_key=run.idempotency_key
+                run.turn, run.scope, lambda event: None, idempotency_key=run.idempotency_key, recalled=run.block
             )
 
     async def _remember_partial_answer(self, run: _Run) -> None:
@@ -293,7 +295,11 @@ class Agent:
         answer = self._answer(text, {**run.metadata, "interrupted": True})
         await asyncio.shield(
             self._remembering.remember(
-                [*run.turn, answer], run.scope, lambda event: None, idempotency_key=run.key_of_part
+                [*run.turn, answer],
+                run.scope,
+                lambda event: None,
+                idempotency_key=run.key_of_part,
+                recalled=run.block,
             )
         )
 

@@ -17,7 +17,7 @@ from aftermind.events.types import (
 )
 from aftermind.memory import Memory
 from aftermind.recall.render import without_turns
-from aftermind.receipt import Receipt
+from aftermind.receipt import Receipt, joined
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import Episode, Message, RecallBlock, Role, Scope, ServedBy
 from aftermind.types.message import UNDONE
@@ -97,10 +97,14 @@ class Remembering:
         tell: Callable[[MemoryEvent], None],
         *,
         idempotency_key: str | None = None,
+        recalled: RecallBlock | None = None,
     ) -> Receipt | None:
-        """Hand the turn over, in parts if it is too large for one; the receipt of the last. None where memory fails."""
+        """Hand the turn over, in parts if it is too large for one; a receipt of all. None where memory fails.
+
+        What is forgotten after `recalled` was made covers it.
+        """
         seconds = self.memory.settings.remember_budget_seconds + self.memory.settings.db_timeout_seconds + GRACE_SECONDS
-        work = self._hand_over(messages, scope, tell, idempotency_key)
+        work = self._hand_over(messages, scope, tell, idempotency_key, recalled)
         return await self._tried("remember", work, seconds, scope, tell)
 
     async def _hand_over(
@@ -109,18 +113,22 @@ class Remembering:
         scope: Scope,
         tell: Callable[[MemoryEvent], None],
         idempotency_key: str | None,
+        recalled: RecallBlock | None,
     ) -> Receipt | None:
-        receipt = None
+        receipts: list[Receipt] = []
         for part, key in turn_builder.split_turn(messages, self.memory.settings, idempotency_key=idempotency_key):
             try:
-                receipt = await self.memory.remember(part, save=self.save, idempotency_key=key, **_labels(scope))
+                receipt = await self.memory.remember(
+                    part, save=self.save, idempotency_key=key, recalled=recalled, **_labels(scope)
+                )
             except errors.IdempotencyConflict:
-                if receipt is None:
+                if not receipts:
                     raise
                 break  # the prompt is the same: the rest of this answer, of which the first run's is stored already
+            receipts.append(receipt)
             job = str(receipt.job_id)
             tell(MemoryUpdateQueued(scope=scope, at=_now(), job_id=job, message_count=len(part)))
-        return receipt
+        return joined(receipts) if receipts else None
 
     async def _block(self, query: str, scope: Scope) -> RecallBlock:
         block = await self.memory.recall(query, token_budget=self.token_budget, load=self.load, **_labels(scope))

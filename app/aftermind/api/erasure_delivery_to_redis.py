@@ -20,16 +20,16 @@ RETRY_SECONDS = (0.05, 1.0)  # first and longest wait for a Redis that does not 
 
 async def deliver(
     db: Database, store: Store, ledger: Ledger, pending: Pending, stone: Tombstone, gone: Sequence[JobId] = ()
-) -> int:
-    """Raise the generation in Redis and remove the turns that the tombstone covers; returns their number, including
-    those already `gone`. Their receipts report `forgotten`. A repetition changes nothing.
+) -> list[JobId]:
+    """Raise the generation in Redis and remove the turns that the tombstone covers; returns them, with those already
+    `gone`. Their receipts report `forgotten`. A repetition changes nothing.
     """
     await settle_generation(db, pending.shard_of(stone.owner))
     removed = [*gone, *await pending.forget(stone)]
     async with db.transaction(namespace=stone.owner.namespace) as tx:
         await ledger.record_forgotten(tx, stone.owner, removed)
         await store.delivered(tx, stone)
-    return len(removed)
+    return removed
 
 
 async def settle_generation(db: Database, pending: Pending) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -37,6 +37,7 @@ from aftermind.types import (
     Profile,
     Scope,
     Summary,
+    Turn,
 )
 from aftermind.types.assertion import RecordedAssertion
 from aftermind.types.audit import Action
@@ -46,6 +47,7 @@ from aftermind.types.plain_values import to_plain
 from aftermind.types.timestamps import why_unusable
 from aftermind.types.tombstone import Tombstone
 from aftermind.types.uuid7 import uuid7
+from aftermind.wire.pending import PAGE_TURNS
 from aftermind.wire.turn_encoding import decode_turn, encode_turn
 
 log = get_logger(__name__)
@@ -57,7 +59,9 @@ INDEX_SECONDS = 5.0  # that a forget waits for the vector index
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgot:
-    """Deleted rows by kind, and deleted pending turns, those in groups included; the proof if requested."""
+    """Deleted rows by kind, and turns that were not stored yet and from which something was deleted; those in groups
+    included. The proof if requested.
+    """
 
     rows: Mapping[str, int] = field(default_factory=dict)
     pending_turns: int = 0
@@ -99,11 +103,15 @@ class Export:
 
 
 class Erased(NamedTuple):
-    """What a transaction has deleted: counts of rows by kind and of turns in the ledger, by this tombstone."""
+    """What a transaction has deleted: counts of rows by kind and of turns in the ledger, by this tombstone.
+
+    `waiting` are turns outside of the database that it covers and that nothing will store any more.
+    """
 
     rows: dict[str, int]
     turns: int
     stone: Tombstone
+    waiting: frozenset[JobId] = frozenset()
 
 
 def add_up(several: Iterable[Forgot]) -> Forgot:
@@ -123,25 +131,29 @@ async def forget(parts: Parts, asked: Tombstone, *, note: str | None = None) -> 
     """
     owner = asked.owner
     detail = _audit_detail(asked) | ({"note": note} if note else {})
+    waiting: Sequence[Turn] = ()
     if parts.pending is not None:
         with suppress(errors.RedisUnavailable):  # the generation of accepted turns must be below the new number
             await erasure_delivery_to_redis.settle_generation(parts.db, parts.pending.shard_of(owner))
+            waiting = (await parts.pending.read(owner, limit=PAGE_TURNS)).turns
     known = parts.generation.known or 0
 
     async def delete(tx: Transaction) -> Erased:
-        erased = await erase(parts.store, parts.ledger, tx, asked, known=known, is_indexed=parts.index is not None)
+        is_indexed = parts.index is not None
+        erased = await erase(parts.store, parts.ledger, tx, asked, known=known, is_indexed=is_indexed, waiting=waiting)
         if parts.trail is not None:
             await parts.trail.append(tx, owner.namespace, Action.ERASE, user_id=owner.user_id, detail=detail)
         return erased
 
-    rows, turns, stone = await parts.effects.commit(owner, delete)
-    parts.generation.learn(stone.generation)
+    erased = await parts.effects.commit(owner, delete)
+    parts.generation.learn(erased.stone.generation)
     parts.wake()
     if parts.trail is not None:
         await parts.trail.anchor()
     if parts.index is not None:
         await _erase_from_index(parts, parts.index, owner)
-    return Forgot(rows=rows, pending_turns=turns + await _erase_pending(parts, stone))
+    waited = erased.waiting.union(await _erase_pending(parts, erased.stone))
+    return Forgot(rows=erased.rows, pending_turns=erased.turns + len(waited))
 
 
 def requested(
@@ -160,12 +172,23 @@ def requested(
 
 
 async def erase(
-    store: Store, ledger: Ledger, tx: Transaction, asked: Tombstone, *, known: int = 0, is_indexed: bool = False
+    store: Store,
+    ledger: Ledger,
+    tx: Transaction,
+    asked: Tombstone,
+    *,
+    known: int = 0,
+    is_indexed: bool = False,
+    waiting: Sequence[Turn] = (),
 ) -> Erased:
     """Write the tombstone, with a number above `known`, and delete the rows and ledger turns that it covers. The owner
-    stays locked, so nothing is stored concurrently. `is_indexed`: a job empties the external vector index, too.
+    stays locked, so nothing is stored concurrently: of the turns that were `waiting` for it in Redis, those that are
+    not stored by now never will be. `is_indexed`: a job empties the external vector index, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
+    covered = {turn.job_id: {each.id for each in turn.episodes() if stone.fits(each)} for turn in waiting}
+    stored = await store.existing_ids(tx, asked.owner, set[UUID]().union(*covered.values())) if covered else set()
+    unstored = frozenset(job_id for job_id, ids in covered.items() if ids and not ids & stored)
     drew_on = await store.drew_on(tx, stone)
     turns = await _erase_from_ledger(ledger, tx, stone)  # first: deleted rows have no payload
     counts = await store.forget(tx, stone)
@@ -175,7 +198,7 @@ async def erase(
         await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
-    return Erased(counts, turns, stone)
+    return Erased(counts, turns, stone, unstored)
 
 
 async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]) -> int:
@@ -259,17 +282,17 @@ async def _erase_from_ledger(ledger: Ledger, tx: Transaction, stone: Tombstone) 
     return count
 
 
-async def _erase_pending(parts: Parts, stone: Tombstone) -> int:
+async def _erase_pending(parts: Parts, stone: Tombstone) -> Sequence[JobId]:
     """Turns in Redis and in this host's spool. What is missed here is dropped by the tombstone when it is stored."""
     gone = [job_id for outbox in parts.outboxes.all() for job_id in await outbox.forget(stone)]
     if parts.pending is None or parts.deliveries is None:
-        return len(gone)
+        return gone
     try:
         return await erasure_delivery_to_redis.deliver(parts.db, parts.store, parts.ledger, parts.pending, stone, gone)
     except errors.Unavailable as exc:
         log.warning("an erasure waits for Redis", extra={"generation": stone.generation, "error": str(exc)})
         parts.deliveries.begin(stone, gone)
-        return len(gone)
+        return gone
 
 
 def _audit_detail(stone: Tombstone) -> dict[str, Json]:

@@ -131,7 +131,8 @@ class LedgerAcceptor:
                     scopes = [each.scope for each in turns if each.scope.namespace == namespace]
                     order[namespace] = dict(await self._ledger.accepted_order(tx, scopes))
                 turn = placed_after(turn, order[namespace].get(key))
-                turn = turn if offer.is_spooled else replace(turn, generation=number)
+                if not offer.is_spooled and turn.generation is None:
+                    turn = replace(turn, generation=number)
                 accepted.append(await self._accept_one(tx, turn))
                 if _is_new(accepted[-1]):
                     order[namespace][key] = counted(turn)

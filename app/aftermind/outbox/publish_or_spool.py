@@ -163,7 +163,7 @@ class Publisher:
         # Without any number, the host's clock would decide about an erasure.
         timeout = left if self._asking.is_unknown else min(left, self._acceptor_seconds / 4)
         number = await self._asking.number(since=began, timeout=timeout)
-        if number is not None:
+        if turn.generation is None:
             turn = replace(turn, generation=number)
         await self.spool.append(turn, encode_turn(turn))
         self._divide_budget()

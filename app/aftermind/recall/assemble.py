@@ -78,6 +78,7 @@ def build(
     degraded: str | None,
     started: float,
     recall_id: RecallId,
+    erasures: int | None = None,
     is_past: bool = False,
     unfitted: Unfitted | None = None,
 ) -> RecallBlock:
@@ -119,6 +120,7 @@ def build(
         profile=_select_traits(briefing.profile, traits),
         lines=fitted.lines,
         id=recall_id,
+        erasures=erasures,
     )
 
 

@@ -147,6 +147,7 @@ class _Run:
     pending: list[Episode] = field(default_factory=list)  # what is shown of both
     is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
+    erasures: int | None = None  # the number of the last one before the pending turns, or the rows, were read
     names_user: bool = False  # the question
     vector: Vector | None = None
     near: Sequence[EpisodeId] | None = None  # candidates of the external index; None: the store searches
@@ -277,6 +278,7 @@ class Recall:
             degraded="; ".join(run.degraded) or None,
             started=started,
             recall_id=run.id,
+            erasures=run.erasures,
             is_past=run.time.is_past,
             unfitted=unfitted,
         )
@@ -383,6 +385,7 @@ class Recall:
                 if read.moved is not None:
                     raise errors.TenantMoved(query.scope.namespace, database=read.moved, other=read.moved)
                 turns += read.turns
+                run.erasures = read.generation
                 left_out = read.total - len(read.turns) - read.unreadable
                 if left_out > 0 and self._settings.pending_recalled:
                     run.degraded.append(f"{left_out} of {read.total} pending turns were not searched")
@@ -432,6 +435,8 @@ class Recall:
 
     async def _read_route(self, run: _Run, route: Route, limit: int) -> None:
         """Place the pending turns, then find, rank and read on one node."""
+        if self._pending is None:
+            run.erasures = await route.database.generation(route.tx)
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
             shown = to_episodes(turns, run.query.known_at)

@@ -7,6 +7,8 @@ from datetime import datetime
 from aftermind.types.message import MEMBER, Episode, Turn
 from aftermind.types.scope import EpisodeId, Scope
 
+MAX_NUMBER = 10**18  # of an erasure, as a bound of what callers can give
+
 
 class Generation:
     """The number of the last erasure that a process has received; None until it has received any."""

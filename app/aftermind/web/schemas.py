@@ -16,6 +16,7 @@ from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
 from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, RecallExplanation, Summary
 from aftermind.types.feedback import MAX_IDS
 from aftermind.types.scope import MAX_ID_BYTES
+from aftermind.types.tombstone import MAX_NUMBER
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES, description="At most 512 bytes of UTF-8.")]
 Kept = Literal["history", "facts", "summary", "profile"]
@@ -60,6 +61,13 @@ class TurnIn(Shape):
     save: list[Kept] | None = Field(None, description="Kinds of memory to store; null: all.")
     accept: Literal["redis", "postgres"] | None = Field(
         None, description="Where the turn must be stored before the response; null: the service's setting."
+    )
+    recalled: int | None = Field(
+        None,
+        ge=0,
+        lt=MAX_NUMBER,
+        description="`erasures` of the recall that the answer was made from: nothing is stored if the user or the "
+        "session was forgotten since.",
     )
 
 
@@ -353,7 +361,8 @@ class MatchOut(Shape):
 class RecallOut(Shape):
     """`text` is for a system prompt. `chunks_included` counts the messages, facts, blocks, traits and the summary in
     it; `chunks_available` also those above `min_score` that the limit or the token budget left out. `degraded` is the
-    reason if a part may be missing; null: complete.
+    reason if a part may be missing; null: complete. `erasures` is the number of the last erasure before it, for
+    `recalled` of a turn; null if it could not be read.
     """
 
     id: UUID
@@ -365,6 +374,7 @@ class RecallOut(Shape):
     served_by: str
     replica: str | None
     degraded: str | None
+    erasures: int | None
     matches: list[MatchOut]
 
 

@@ -209,6 +209,7 @@ class Pending:
             redis_ms=int(redis_ms),
             trusted_ms=int(trusted_ms),
             moved=moved.decode() if moved else None,
+            generation=_number(generation),
         )
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
@@ -449,7 +450,7 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
         turn.scope.session_id or "",
         turn.base,
         len(turn.messages),
-        ("-" if turn.generation is None else turn.generation) if offer.is_spooled else "",
+        turn.generation if turn.generation is not None else "-" if offer.is_spooled else "",
         turn.content_hash or "",
         offer.payload,
     )

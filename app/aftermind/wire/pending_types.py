@@ -117,7 +117,8 @@ class PendingRead:
     (a later release's), and counted in `unreadable`. `epoch` None: this Redis came back empty, or a value is
     malformed: serve from the primary.
     `redis_ms` is Redis's clock, `trusted_ms` for how long replicas may be read under watermarks (freshness.lease).
-    `moved` is the database that the tenant has moved to.
+    `moved` is the database that the tenant has moved to; `generation` the number of the last erasure, None if this
+    Redis has not received any number.
     """
 
     turns: tuple[Turn, ...]
@@ -128,6 +129,7 @@ class PendingRead:
     redis_ms: int = 0
     trusted_ms: int = 0
     moved: str | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

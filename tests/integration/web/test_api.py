@@ -223,6 +223,19 @@ def test_a_block_is_edited_under_its_version(api: httpx.Client, user: str) -> No
     assert api.get(path).status_code == 404
 
 
+def test_an_answer_from_a_recall_before_an_erasure_is_not_stored(api: httpx.Client, user: str) -> None:
+    api.post(f"/v1/users/{user}/turns", json={"messages": "My PIN is 4711."})
+    found = api.post(f"/v1/users/{user}/recall", json={"query": "What is my PIN?"}).json()
+    assert api.post(f"/v1/users/{user}/forget", json={"everything": True}).status_code == 200
+
+    answer = [{"role": "assistant", "content": "It is 4711."}]
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": answer, "recalled": found["erasures"]}).json()
+
+    wait_until_sync(lambda: api.get(turn["status_url"]).json()["stored"] == "forgotten", description="it is dropped")
+    assert api.get(f"/v1/users/{user}/episodes").json()["items"] == []
+    assert api.post(f"/v1/users/{user}/turns", json={"messages": "x", "recalled": -1}).status_code == 422
+
+
 def test_a_user_is_exported_and_forgotten_and_everything_has_to_be_said(api: httpx.Client, user: str) -> None:
     turn = api.post(f"/v1/users/{user}/turns", json={"messages": "a canary sings"}).json()
     wait_until_sync(lambda: api.get(turn["status_url"]).json()["extracted"] == "done", description="mined")

@@ -70,6 +70,7 @@ async def remember(
         idempotency_key=idempotency_key,
         save=turn.save,
         accept=turn.accept,
+        recalled=turn.recalled,
     )
     return schemas.GroupReceiptOut(job_id=receipt.job_id, episode_ids=list(receipt.episode_ids))
 

@@ -52,6 +52,7 @@ async def remember(
         idempotency_key=idempotency_key,
         save=turn.save,
         accept=turn.accept,
+        recalled=turn.recalled,
     )
     return _receipt(request, user_id, receipt)
 
