@@ -62,7 +62,7 @@ async def _ask(
     current = {name: trait.value for name, trait in kept.items()}
     with extraction_call.evidence_of_failures(episodes, extraction_call.PROFILE):
         traits = await profiler.profile(current, turns, schema.json if schema else None)
-    fitting = {name: value for name, value in traits.values.items() if schema is None or schema.fits(name, value)}
+    fitting = traits.values if schema is None else schema.converted(traits.values)
     spoke = {turn.id for turn in turns if turn.trusted}
     evidence = {name: [str(each) for each in traits.evidence.get(name, ()) if each in spoke] for name in fitting}
     answer["values"] = {name: value for name, value in fitting.items() if evidence[name] and _is_plain(name, value)}

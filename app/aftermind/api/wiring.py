@@ -1,7 +1,7 @@
 """Composition root: builds the parts of a `Memory` from addresses and settings. Nothing here connects."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from aftermind.api.webhooks_inprocess import InProcessCourier
 from aftermind.db import metric_history, webhook_deliveries, webhook_deliveries_inmemory
 from aftermind.db.api_keys import InMemoryApiKeys, PostgresApiKeys
 from aftermind.db.audit.log import Trail
-from aftermind.db.database_protocol import Database, NoDatabase
+from aftermind.db.database_protocol import Database, NoDatabase, Transaction
 from aftermind.db.encryption.keyfiles import audit_keys, master_keys
 from aftermind.db.encryption.keyring import Vault
 from aftermind.db.engine import PostgresDatabase
@@ -274,6 +274,7 @@ def _in_process_services(
         None,
         follow=partial(_open_embedder, settings, providers),
         index=index,
+        generation=db.generation,
     )
     second = InProcessVectors(
         db, store, ledger, language_for=settings.language_for, identify=partial(_identify, embedder), wake=queue.wake
@@ -555,6 +556,7 @@ def _recall(
     unstored: UnstoredTurns | None = None,
     follow: Follow | None = None,
     index: IndexClient | None = None,
+    generation: Callable[[Transaction], Awaitable[int]] | None = None,
 ) -> Recall:
     return Recall(
         store,
@@ -570,4 +572,5 @@ def _recall(
         reranker=reranker,
         follow=follow,
         index=index,
+        generation=generation,
     )

@@ -1,8 +1,11 @@
 """A user-defined profile schema: a Pydantic model, or a JSON schema."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Union
 
 import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -10,26 +13,42 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from aftermind import errors
 from aftermind.types import Json
 
+_PYTHON_TYPES: Mapping[object, Any] = MappingProxyType(
+    {
+        "integer": int,
+        "number": float,
+        "boolean": bool,
+        "string": str,
+        "array": list[object],
+        "object": dict[str, object],
+        "null": None,
+    }
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSchema:
-    """What a profile may hold. `model` checks values; a JSON schema names traits and is shown to the model."""
+    """What a profile may hold. `model` converts values, else the types in `json` do, which is shown to the model."""
 
     json: Mapping[str, Json]
     model: type[BaseModel] | None = None
 
-    def fits(self, name: str, value: Json) -> bool:
-        """Whether a trait is wanted, and of the type that it is wanted in."""
-        if self.model is None:
-            return name in self.json.get("properties", {})
-        field = self.model.model_fields.get(name)
-        if field is None:
-            return False
-        try:
-            TypeAdapter(field.annotation or object).validate_python(value)
-        except ValidationError:
-            return False
-        return True
+    def converted(self, values: Mapping[str, Json]) -> dict[str, Json]:
+        """The traits that are wanted, in the types that they are wanted in; what cannot be converted is left out."""
+        found: dict[str, Json] = {}
+        for name, value in values.items():
+            wanted = self._type_of(name)
+            if wanted is not None:
+                with suppress(ValidationError):
+                    found[name] = wanted.dump_python(wanted.validate_python(value), mode="json")
+        return found
+
+    def _type_of(self, name: str) -> TypeAdapter[Any] | None:  # Any: of the schema
+        if self.model is not None:
+            field = self.model.model_fields.get(name)
+            return None if field is None else TypeAdapter(field.annotation or object)
+        wanted = self.json.get("properties", {}).get(name)
+        return None if wanted is None else TypeAdapter(_python_type(wanted))
 
 
 def profile_schema(given: str | None) -> ProfileSchema | None:
@@ -46,6 +65,16 @@ def profile_schema(given: str | None) -> ProfileSchema | None:
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise errors.InvalidSettings("profile_schema", given, "it is no Pydantic model.")
     return ProfileSchema(json=model.model_json_schema(), model=model)
+
+
+def _python_type(wanted: Json) -> Any:  # Any: a type, which has no type of its own
+    """The type of a JSON schema: by its `type`, one or several, or those of its `anyOf`; else any."""
+    schema = wanted if isinstance(wanted, dict) else {}
+    if isinstance(schema.get("anyOf"), list):
+        return Union[tuple(_python_type(each) for each in schema["anyOf"]) or (object,)]  # noqa: UP007 - of a tuple
+    named = schema.get("type")
+    names = named if isinstance(named, list) else [named]
+    return Union[tuple(_PYTHON_TYPES.get(each, object) for each in names) or (object,)]  # noqa: UP007 - of a tuple
 
 
 def _parse_json(given: str) -> ProfileSchema:

@@ -191,7 +191,7 @@ class Recall:
     `lease` is given with `pending`. `unstored` reads, on the node that serves, turns that the ledger has accepted and
     no store job has committed; a search brings them along itself. `follow` opens the other embedder of a
     re-embedding, if this process can: a cutover needs no restart. `index` names candidates instead of the store's own
-    vector search.
+    vector search. `generation` reads the number of the last erasure where there is no `pending`, which has it.
     """
 
     def __init__(
@@ -210,12 +210,13 @@ class Recall:
         reranker: Reranker | None = None,
         follow: Follow | None = None,
         index: IndexClient | None = None,
+        generation: Callable[[Transaction], Awaitable[int]] | None = None,
     ) -> None:
         self._store, self._search, self._routing, self._vectors = store, search, routing, vectors
         self._settings, self._pending, self._lease = settings, pending, lease
         self._pending_turns = pending_turns or PendingTurns(None, language_for=settings.language_for)
         self._local, self._unstored = local_turns, unstored
-        self._reranker, self._index = reranker, index
+        self._reranker, self._index, self._generation = reranker, index, generation
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
         self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
 
@@ -435,8 +436,8 @@ class Recall:
 
     async def _read_route(self, run: _Run, route: Route, limit: int) -> None:
         """Place the pending turns, then find, rank and read on one node."""
-        if self._pending is None:
-            run.erasures = await route.database.generation(route.tx)
+        if self._generation is not None:
+            run.erasures = await self._generation(route.tx)
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
             shown = to_episodes(turns, run.query.known_at)

@@ -49,7 +49,6 @@ class Route:
     """The connection to read from, and whose it is."""
 
     tx: Transaction
-    database: Database
     served_by: ServedBy
     node: str
 
@@ -100,7 +99,7 @@ class Routing:
     async def primary(self, *, deadline: float, namespace: str | None = None) -> AsyncIterator[Route]:
         """A connection to the primary. Raises `StoreUnavailable`."""
         async with self._reading(self._primary, deadline, namespace) as tx:
-            yield Route(tx=tx, database=self._primary, served_by=self._served_by, node="primary")
+            yield Route(tx=tx, served_by=self._served_by, node="primary")
 
     def leave(self, name: str, why: str) -> None:
         """Stop using this replica until a background check finds it healthy."""
@@ -147,7 +146,7 @@ class Routing:
                         self._note(node, state)
                     if node.out is None and state.has_passed(marks):
                         stack.push_async_exit(attempt.pop_all())
-                        return node, Route(tx=tx, database=node.database, served_by=ServedBy.REPLICA, node=node.name)
+                        return node, Route(tx=tx, served_by=ServedBy.REPLICA, node=node.name)
             except (errors.Unavailable, errors.Conflict, TimeoutError) as exc:
                 self._leave(node, "no answer in time" if isinstance(exc, TimeoutError) else str(exc), is_known=False)
         return None

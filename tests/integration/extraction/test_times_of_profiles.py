@@ -138,3 +138,12 @@ async def test_a_profile_by_rules_has_what_the_facts_have() -> None:
         each.predicate: each.object for each in facts
     }
     assert profile.traits["birthday"].value == "3 May"
+
+
+async def test_a_profile_by_rules_has_the_types_of_its_schema() -> None:
+    schema = '{"properties": {"age": {"type": "integer"}, "lives_in": {"type": "boolean"}}}'
+    async with Memory("inmemory", settings=Settings(**{**OFFLINE.model_dump(), "profile_schema": schema})) as memory:
+        await memory.remember("I'm 34 years old. I live in Leeds.", user_id="ana")
+        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+
+    assert {name: trait.value for name, trait in profile.traits.items()} == {"age": 34}

@@ -404,6 +404,22 @@ async def test_a_year_that_messages_have_with_the_subject_counts_as_a_word(quest
     assert [match.item.content for match in matches if match.score > 0.2] == [right]  # type: ignore[union-attr]
 
 
+async def test_a_message_after_the_period_of_a_question_is_unlikelier_to_answer_it_than_one_before() -> None:
+    text, scores = "I go to the lake for a holiday.", {}
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for year in (2024, 2026):
+            user = str(year)
+            message = Message.user(text, occurred_at=datetime(year, 4, 2, tzinfo=UTC))
+            await memory.remember([message], user_id=user, session_id="s")
+            await memory.drain(user_id=user, timeout=60)
+            for period in ("in summer 2025", "in April 2026"):
+                [match] = await memory.recall_scored(f"Where did I go for a holiday {period}?", user_id=user)
+                scores[year, period] = match.score
+
+    assert scores[2024, "in summer 2025"] > 2 * scores[2026, "in summer 2025"]
+    assert scores[2026, "in April 2026"] > scores[2024, "in April 2026"]
+
+
 PASSPORT = {
     "I joined Zalando last week.": (2025, 1, 12),
     "My passport is valid since 2025.": (2026, 7, 7),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aftermind import errors
 from aftermind.ranking import ends_asking, spoken, terms, tokens
 from aftermind.ranking.languages import stop_words
-from aftermind.ranking.tokenizer import LANGUAGES, language_of
+from aftermind.ranking.tokenizer import LANGUAGES, language_of, stem
 
 
 def test_forms_of_a_word_meet_in_their_stem() -> None:
@@ -90,6 +90,29 @@ def test_a_text_in_another_language_loses_its_own_stop_words() -> None:
 @pytest.mark.parametrize("language", sorted(LANGUAGES - {"simple"}))
 def test_every_stemmed_language_has_stop_words(language: str) -> None:
     assert len(stop_words(language)) >= 25
+
+
+def test_articles_and_modal_verbs_of_english_are_no_terms() -> None:
+    assert terms("Do I have an appointment?") == terms("appointment")
+    assert terms("What would I, could I, might I, must I eat?") == terms("eat")
+    assert terms("May I eat?") == terms("may eat"), "a month"
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "arbeite arbeitete gearbeitet",
+        "wohne wohnt wohnte gewohnt",
+        "spreche spricht sprach gesprochen",
+        "einkaufe eingekauft",
+        "studiere studiert studierten",
+        "besuche besucht besuchte",
+        "Geschichte Geschichten",
+        "Bericht Berichte",
+    ],
+)
+def test_forms_of_a_german_word_are_one_term(forms: str) -> None:
+    assert len({stem(form.casefold(), "german") for form in forms.split()}) == 1
 
 
 def test_words_that_people_ask_about_are_no_stop_words() -> None:

@@ -55,7 +55,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "5"
+    version = "6"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
