@@ -67,7 +67,7 @@ def profile_schema(given: str | None) -> ProfileSchema | None:
     return ProfileSchema(json=model.model_json_schema(), model=model)
 
 
-def _python_type(wanted: Json) -> Any:  # Any: a type, which has no type of its own
+def _python_type(wanted: Json) -> Any:  # Any: a type is no value of a static one
     """The type of a JSON schema: by its `type`, one or several, or those of its `anyOf`; else any."""
     schema = wanted if isinstance(wanted, dict) else {}
     if isinstance(schema.get("anyOf"), list):

@@ -18,8 +18,8 @@ from aftermind.types import Episode, Fact, Match
 # Added to the log-odds of a turn: of the 101 questions of LoCoMo's development half that name a period, 0.767 of the
 # evidence is among the first ten without it, 0.866 with 2 and with 3. A turn with a time answers "when" no likelier
 # among the first ten (0.776 in both cases), a little among the first five (0.7190 for 0.7176).
-# A turn after a period that is over, which does not mention it, is about a later time: mrr 0.662 for 0.659. What was
-# said before it can still be true in it ("I joined Zalando").
+# A turn after a period that is over, which does not mention it, is about a later time: mrr 0.662 for 0.659. What
+# a turn before it states can still be true in it ("I joined Zalando").
 IN_PERIOD, WITH_TIME, LATER = 2.0, 1.0, 4.0
 MENTIONED_LATER = timedelta(days=7)  # after a period: people talk of what they did last week; 0 to 14 find the same
 LONGEST_MENTIONED = timedelta(days=366)  # "for the last ten years" is about none of them

@@ -19,7 +19,7 @@ class ServerClock:
     def read(self, server_ms: int) -> None:
         """Take the time of an answer that has just arrived.
 
-        An answer that was on its way for longer than an earlier one says less: the earlier one is kept, up to its end.
+        One that took longer than an earlier answer is less exact: the earlier one is used until it is no longer valid.
         """
         now = time.clock_gettime(_MONOTONIC)
         offset = server_ms / 1000 - now

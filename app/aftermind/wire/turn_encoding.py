@@ -109,7 +109,7 @@ def decode_owned_turn(
 ) -> Turn:
     """The turn of an entry: a queue, a row or a letter that belongs to `owner` and bears one of the ids in `jobs`.
 
-    `accepted_at` is the time of acceptance by the server's clock, and decides when the turn was said: see
+    `accepted_at` is the time of acceptance by the server's clock, and decides when the turn was remembered: see
     `_by_servers_clock`. `is_replay`: it was accepted long before.
     Raises `ForeignPayload` if the payload names another owner or job: what is inside an entry decides nothing about
     other owners. Raises `UnknownPayload` as `decode_turn` does.

@@ -4,7 +4,7 @@
 -- finds these turns as well
 -- 3-6       limits: turns and bytes of all users, ms of age of the oldest, turns of one owner
 -- 7 `known` the highest generation of the caller ('': none)
--- 8 `sent`  when the caller sent this, in ms of this server's clock ('': it cannot tell). Where that is MAX_ACCEPT_MS ago or
+-- 8 `sent`  when the caller sent this, in ms of this server's clock ('': unknown). Where that is MAX_ACCEPT_MS ago or
 -- more (the server was suspended), the turns count as accepted then
 -- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '-': none),
 -- hash of the content ('': without a key), payload
