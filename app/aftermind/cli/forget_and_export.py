@@ -4,7 +4,7 @@ import asyncio
 import shlex
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -245,7 +245,7 @@ def verify_erasure(
     listed = [place for place in found.places if wide or _has_content(place)]
     for place in listed:
         table.add_row(place.name, place.examined, _number(place.found), _number(place.owned), _verdict(place))
-    _print_places(table, len(listed), len(found.places))
+    _print_places(table, listed, len(found.places))
     out.print(f"[dim]{OWNED}[/]")
     _show_result(found)
     if not found.is_clean:
@@ -265,7 +265,7 @@ def _show_proof(proof: ErasureProof, user: str | None, namespace: str | None, *,
         before = earlier.get(place.name, place)
         counts = (_number(before.found), _number(place.found), _number(place.owned))
         table.add_row(place.name, place.examined, *counts, _verdict(place))
-    _print_places(table, len(listed), len(proof.after.places))
+    _print_places(table, listed, len(proof.after.places))
     out.print(
         f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
         f"Deletion took {proof.seconds:.2f} s. {OWNED}\n{NOT_SEARCHED}"
@@ -304,13 +304,17 @@ def _has_content(place: SearchedPlace) -> bool:
     return bool(place.found or place.owned or place.missing)
 
 
-def _print_places(table: Table, listed: int, searched: int) -> None:
+def _print_places(table: Table, listed: Sequence[SearchedPlace], searched: int) -> None:
     if listed:
         out.print(table)
-    if searched > listed:
+    reasons = {place.name: place.missing or (place.kept if place.owned and place.is_clean else "") for place in listed}
+    for name, reason in reasons.items():
+        if reason:
+            out.print(f"{escape(name)}: {escape(reason)}")
+    if searched > len(listed):
         out.print(
             f"{'Searched too, without a match' if listed else 'Searched, without a match'}: "
-            f"{terminal.count_of(searched - listed, 'other place' if listed else 'place')} (--wide lists them)."
+            f"{terminal.count_of(searched - len(listed), 'other place' if listed else 'place')} (--wide lists them)."
         )
 
 
@@ -320,10 +324,10 @@ def _number(count: int) -> str:
 
 def _verdict(place: SearchedPlace) -> str:
     if place.missing:
-        return f"[yellow]not searched: {escape(place.missing)}[/]"
+        return "[yellow]not searched[/]"
     if not place.is_clean:
         return "[bold red]remains[/]"
-    return f"kept: {place.kept}" if place.owned else ""
+    return "kept" if place.owned else ""
 
 
 def _check(user: str | None, *, anonymous: bool) -> None:
