@@ -1,4 +1,4 @@
-"""Files of conversations, read into turns: OpenAI chat JSONL, LoCoMo JSON, and exports of a user."""
+"""Files of conversations, read into turns: OpenAI chats, LoCoMo, exports of ChatGPT, of Claude, and of a user."""
 
 import codecs
 import hashlib
@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from aftermind.cli.chat_exports import conversations_of
 from aftermind.evaluation import locomo
 from aftermind.types.assertion import BY_USER, Assertion
 from aftermind.types.message import RECORD, UNDONE, FrameworkRecord
@@ -156,7 +157,9 @@ def _chats(found: Any) -> list[Any] | None:  # Any: JSON
         return _exported(found)
     if isinstance(found, list) and "role" in first:
         return [{"messages": found}]
-    return (found if isinstance(found, list) else [found]) if "messages" in first else None
+    if "messages" in first:
+        return found if isinstance(found, list) else [found]
+    return conversations_of(found)
 
 
 def _is_export(found: Mapping[str, Any]) -> bool:  # Any: JSON
@@ -421,6 +424,8 @@ _MALFORMED = (UnreadableConversation, KeyError, TypeError, AttributeError, Value
 
 def _not_locomo(place: FilePosition, what: str, exc: Exception) -> BadLine:
     reason = f"{exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
+    if what == "conversation":
+        reason += ". The formats are listed by `aftermind ingest --help`"
     return BadLine(place=place, reason=f"not a LoCoMo {what}: {reason}")
 
 

@@ -35,8 +35,8 @@ SAMPLE = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        help="OpenAI chats as JSONL or as a JSON list, LoCoMo JSON, or a file of `aftermind export`; also as "
-        "s3://bucket/key.",
+        help="OpenAI chats as JSONL or as a JSON list, `conversations.json` of ChatGPT's or Claude's data export, "
+        "LoCoMo JSON, or a file of `aftermind export`; also as s3://bucket/key.",
         show_default=False,
     ),
 ]

@@ -261,3 +261,72 @@ def test_a_conversation_whose_exported_ids_are_no_list_is_read(tmp_path: Path) -
     [turn] = importers.read(tmp_path / "odd.jsonl")
 
     assert isinstance(turn, importers.FileTurn)
+
+
+def node(
+    name: str, role: str, text: object, at: float | None, parent: str | None, **metadata: object
+) -> dict[str, Any]:
+    content = {"content_type": "text", "parts": [text]}
+    message = {"author": {"role": role}, "create_time": at, "content": content, "metadata": metadata}
+    return {name: {"id": name, "message": message, "parent": parent, "children": []}}
+
+
+CHATGPT = [
+    {
+        "title": "Later",
+        "conversation_id": "c2",
+        "mapping": {**node("x", "user", "I moved to Bergen.", 1_700_100_000.5, None)},
+    },
+    {
+        "title": "Home",
+        "conversation_id": "c1",
+        "current_node": "d",
+        "mapping": {
+            "root": {"id": "root", "message": None, "parent": None, "children": ["s"]},
+            **node("s", "system", "Be brief.", None, "root"),
+            **node("h", "user", "About me", None, "s", is_visually_hidden_from_conversation=True),
+            **node("a", "user", "I live in Oslo.", 1_700_000_000.25, "h"),
+            **node("b", "assistant", "An answer that was replaced.", 1_700_000_001.0, "a"),
+            **node("t", "tool", "a result", 1_700_000_002.0, "a"),
+            **node("d", "assistant", "Noted.", 1_700_000_003.0, "t"),
+            **node("p", "user", {"asset_pointer": "a picture"}, 1_700_000_004.0, "d"),
+        },
+    },
+    {"title": "Broken", "mapping": []},
+]
+CLAUDE = [
+    {
+        "uuid": "c1",
+        "name": "Home",
+        "chat_messages": [
+            {"sender": "human", "text": "I live in Oslo.", "created_at": "2023-11-14T22:13:20.250000Z"},
+            {"sender": "assistant", "text": "Noted.", "created_at": "2023-11-14T22:13:23Z"},
+            {"sender": "human", "text": "", "created_at": "2023-11-14T22:13:24Z"},
+        ],
+    },
+]
+
+
+@pytest.mark.parametrize(("export", "broken"), [(CHATGPT, 1), (CLAUDE, 0)], ids=["ChatGPT", "Claude"])
+async def test_the_data_export_of_a_chat_is_read(export: list[Any], broken: int, tmp_path: Path) -> None:
+    (tmp_path / "conversations.json").write_text(json.dumps(export))
+    found = list(importers.read(tmp_path / "conversations.json", user="ann"))
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await ingest.play(memory, found)
+        home = await memory.history(user_id="ann", session_id="c1")
+        every = await memory.history(user_id="ann")
+
+    assert [(each.role, each.content) for each in home] == [("user", "I live in Oslo."), ("assistant", "Noted.")]
+    assert home[0].occurred_at == datetime(2023, 11, 14, 22, 13, 20, 250_000, tzinfo=UTC)
+    assert home[0].metadata == {"title": "Home"}
+    assert every[:2] == home, "the oldest chat first"
+    assert sum(isinstance(each, BadLine) for each in found) == broken
+
+
+def test_a_list_of_another_format_names_where_the_formats_are(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([{"text": "I live in Oslo."}]))
+
+    [bad] = importers.read(tmp_path / "a.json")
+
+    assert isinstance(bad, BadLine)
+    assert "`aftermind ingest --help`" in bad.reason
