@@ -241,7 +241,8 @@ def score_facts(
     words: QuestionWords,
     question: str,
 ) -> list[Match]:
-    """Facts by the share of the query that they cover, or after their best source turn; of equals the user's first.
+    """Facts by the share of the query that they cover, or after their best source turn; of equals the user's and the
+    newest first.
 
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
     "Where do I live?" is about the user's home, however certain a sister's is.
@@ -250,7 +251,8 @@ def score_facts(
     scores = {turn.id: match.score for match, turn in turns}
     related = _related_shares(facts, [turn for _, turn in turns], words)
     found: list[Match] = []
-    for fact in sorted(facts, key=lambda fact: fact.subject != USER):
+    newest_first = sorted(facts, key=lambda fact: fact.id, reverse=True)  # stores have other orders
+    for fact in sorted(newest_first, key=lambda fact: fact.subject != USER):
         share = max(shares.get(fact.id, 0.0), related.get(fact.id, 0.0))
         best = max((scores.get(each, 0.0) for each in fact.sources), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
