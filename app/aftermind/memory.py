@@ -225,7 +225,7 @@ class Memory:
         (`memory.groups`), and `user_id` is the writing member. So do the other calls that take `group`: they raise
         `NotThere` if the user is no member, `GroupReadOnly` if a reader writes, and `StoreUnavailable`.
 
-        `recalled` is the block from which the answer in it was made, or the block's `erasures`: if the user or the
+        `recalled` is the block from which the answer in it was made, or the block's `last_erasure`: if the user or the
         session is forgotten after that recall, also before this call, nothing of the turn is stored.
         """
         parts = self._parts
@@ -252,7 +252,7 @@ class Memory:
             keep=turn_builder.kinds("save", save, self._save),
             idempotency_key=idempotency_key,
             position=outbox.positions.take,
-            generation=turn_builder.erasures_before(recalled),
+            recalled=turn_builder.last_erasure_before(recalled),
         )
         return await self._send(outbox, turn)
 

@@ -119,12 +119,12 @@ async def test_a_turn_from_a_block_is_dropped_if_its_user_was_forgotten_since(me
     kept = await memory.remember("Thanks.", user_id=user, recalled=block)
     await kept.stored(timeout=30)
     await memory.forget(user_id=user)
-    dropped = await memory.remember([Message.assistant("It is 4711.")], user_id=user, recalled=block.erasures)
+    dropped = await memory.remember([Message.assistant("It is 4711.")], user_id=user, recalled=block.last_erasure)
 
     with pytest.raises(errors.Forgotten):
         await dropped.stored(timeout=30)
     assert await memory.history(user_id=user) == []
-    with pytest.raises(errors.InvalidQuery, match="`erasures`"):
+    with pytest.raises(errors.InvalidQuery, match="`last_erasure`"):
         await memory.remember("Hello.", user_id=user, recalled=block.text)  # type: ignore[arg-type]
 
 

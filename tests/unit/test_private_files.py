@@ -181,6 +181,18 @@ def test_secrets_name_the_replicas_that_are_given(tmp_path: Path, given: list[st
     assert [url.rpartition("@")[2].partition("/")[0] for url in urls] == hosts
 
 
+def test_a_password_is_replaced_where_there_is_no_replica(tmp_path: Path) -> None:
+    ours = ["secrets", str(tmp_path), "--replica", "none"]
+    assert CliRunner().invoke(make_app_for(["secrets"]), ours).exit_code == 0
+    before = (tmp_path / "worker_database_url").read_text()
+    (tmp_path / "postgres_worker_password").unlink()
+
+    assert CliRunner().invoke(make_app_for(["secrets"]), ours).exit_code == 0
+
+    assert (tmp_path / "worker_database_url").read_text() != before
+    assert (tmp_path / "worker_replica_urls").read_text() == "[]"
+
+
 def test_secrets_keep_the_redis_users_of_other_names(tmp_path: Path) -> None:
     users, ours = tmp_path / "redis_users.acl", ["secrets", str(tmp_path)]
     assert CliRunner().invoke(make_app_for(["secrets"]), ours).exit_code == 0

@@ -186,7 +186,8 @@ async def erase(
     not stored by now never will be. `is_indexed`: a job empties the external vector index, too.
     """
     stone = replace(asked, generation=await store.begin_erasure(tx, asked.owner, known=known))
-    covered = {turn.job_id: {each.id for each in turn.episodes() if stone.fits(each)} for turn in waiting}
+    left = [turn for turn in waiting if not stone.precedes(turn)]
+    covered = {turn.job_id: {each.id for each in turn.episodes() if stone.fits(each)} for turn in left}
     stored = await store.existing_ids(tx, asked.owner, set[UUID]().union(*covered.values())) if covered else set()
     unstored = frozenset(job_id for job_id, ids in covered.items() if ids and not ids & stored)
     drew_on = await store.drew_on(tx, stone)

@@ -63,7 +63,9 @@ class Groups:
         return Member(group=group, user_id=user_id, role=role)
 
     async def remove(self, group: str, user_id: str, *, namespace: str | None = None) -> bool:
-        """End a membership; whether there was one. What the member wrote stays: `memory.forget` erases it."""
+        """End a membership; whether there was one. What the member wrote stays: `memory.forget` erases it. By the
+        group's name, which stays with the user until then, it is found.
+        """
         owner, _ = self._scopes(group, user_id, namespace)
         return await _remove(self._parts, owner, user_id)
 
@@ -86,7 +88,11 @@ class Groups:
         return [each for each in found if each is not None]
 
     async def delete(self, group: str, *, namespace: str | None = None) -> forget_and_export.Forgot:
-        """Erase a group: everything that was remembered in it, and all memberships."""
+        """Erase a group: everything that was remembered in it, and all memberships.
+
+        The group's name stays with each member until it is forgotten, so that an erasure of the member searches for
+        what arrives late.
+        """
         return await forget_and_export.forget(
             self._parts, Tombstone(owner=group_scope(self._parts, group, namespace=namespace))
         )

@@ -11,7 +11,7 @@ from aftermind.settings import Settings
 from aftermind.types import Message, RecallBlock, Scope, Turn
 from aftermind.types.feedback import Feedback
 from aftermind.types.message import ALL_KINDS, MEMBER, content_hash, content_metadata, keyed_ids, new_ids
-from aftermind.types.tombstone import MAX_NUMBER
+from aftermind.types.tombstone import MAX_ERASURE_NUMBER
 from aftermind.types.validation import Given, Limits, normalise, split
 
 KINDS = ALL_KINDS  # what of a conversation can be kept, and loaded
@@ -82,9 +82,9 @@ def make_turn(
     idempotency_key: str | None,
     position: Callable[[int], int],
     feedback: Feedback | None = None,
-    generation: int | None = None,
+    recalled: int | None = None,
 ) -> Turn:
-    """The turn; later erasures than `generation` cover it. Raises `InvalidMessage` before anything is handed over."""
+    """The turn; later erasures than `recalled` cover it. Raises `InvalidMessage` before anything is handed over."""
     now = datetime.now(UTC)  # for people alone: neither order nor erasure asks it
     messages = normalise(given, bounds, now=now)
     is_prompt = isinstance(idempotency_key, PromptKey)
@@ -104,16 +104,16 @@ def make_turn(
         idempotency_key=None if idempotency_key is None else str(idempotency_key),
         content_hash=None if idempotency_key is None else content_hash(scope, str(idempotency_key), compared),
         feedback=feedback,
-        generation=generation,
+        recalled=recalled,
     )
 
 
-def erasures_before(recalled: RecallBlock | int | None) -> int | None:
-    """The number of the last erasure before a recall, by its block or as its `erasures`. Raises `InvalidQuery`."""
+def last_erasure_before(recalled: RecallBlock | int | None) -> int | None:
+    """The number of the last erasure before a recall, by its block or as its `last_erasure`. Raises `InvalidQuery`."""
     if recalled is None or isinstance(recalled, RecallBlock):
-        return None if recalled is None else recalled.erasures
-    if isinstance(recalled, bool) or not isinstance(recalled, int) or not 0 <= recalled < MAX_NUMBER:
-        raise errors.InvalidQuery("recalled", recalled, "give the block of a recall, or its `erasures`.")
+        return None if recalled is None else recalled.last_erasure
+    if isinstance(recalled, bool) or not isinstance(recalled, int) or not 0 <= recalled < MAX_ERASURE_NUMBER:
+        raise errors.InvalidQuery("recalled", recalled, "give the block of a recall, or its `last_erasure`.")
     return recalled
 
 

@@ -587,10 +587,12 @@ async def vectors(found: Addresses, settings: Settings) -> list[Finding]:
     configured = None if embedder is None else await asyncio.to_thread(embedder_identity, embedder)
     if configured is not None and configured not in stored:
         mismatch = str(errors.EmbedderMismatch(stored.active, configured))
+        is_adopted = not counts.active and "AFTERMIND_MIGRATOR_URL" not in share  # else this role sees no episodes
         remedy = (
-            "Recall is lexical only until you run `aftermind reembed start` and `aftermind reembed cutover`."
-            if counts.active
-            else "Run `aftermind migrate`: there are no vectors yet, so the configured embedder is adopted."
+            "Run `aftermind migrate`: there are no vectors yet, so the configured embedder is adopted."
+            if is_adopted
+            else "Recall is lexical only until you set AFTERMIND_EMBEDDER to the stored one, or run `aftermind reembed "
+            "start` and `aftermind reembed cutover`."
         )
         findings.append(Finding(what="vectors", seen=mismatch, verdict=Verdict.BAD, remedy=remedy))
     if stored.standby is not None:

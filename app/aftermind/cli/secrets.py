@@ -30,6 +30,7 @@ OTHERS = stat.S_IRWXO
 READABLE = 0o444  # containers read them as other users; the folder keeps this host's other users out
 HOST = re.compile(r"[\w\[][\w.:%\]-]*")  # with its port; IPv6 addresses are in brackets
 REDIS_USERS = "redis_users.acl"
+NO_URLS = "[]"
 HEALTH_USER = "health"  # may ping, with any password: for health checks
 
 
@@ -96,7 +97,7 @@ def _write(folder: Path, postgres: str, replicas: list[str], redis: str, users: 
     for role in ("migrator", "agent", "worker"):
         login, is_new = f"aftermind_{role}_login", not files.has(f"postgres_{role}_password")
         url = f"postgresql://{login}:{passwords[role]}@{{}}/{DATABASE}"
-        every = json.dumps([url.format(host) for host in replicas])
+        every = json.dumps([url.format(host) for host in replicas])  # of none: NO_URLS
         files.add_url(f"{role}_database_url", url.format(postgres), login, passwords[role], is_new=is_new)
         files.add_url(f"{role}_replica_urls", every, login, passwords[role], is_new=is_new)
     words = {role: files.read_or_make(f"redis_{role}_password", _password) for role in users}
@@ -163,6 +164,8 @@ class _Files:
         if not is_new or name in self.made:
             return
         changed = re.sub(rf"(?<=//{re.escape(user)}:)[^@/]*(?=@)", lambda _: password, found)
+        if found == NO_URLS:
+            return
         if changed == found:
             why = f"it has no password of {user}, which is to be replaced. Write the new URL into it, or delete it."
             raise errors.InvalidSettings(name, str(self._folder), why)

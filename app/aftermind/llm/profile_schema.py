@@ -5,14 +5,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Union
+from typing import Annotated, Any, Union
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from aftermind import errors
 from aftermind.types import Json
 
+_CONVERSION = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False)
 _PYTHON_TYPES: Mapping[object, Any] = MappingProxyType(
     {
         "integer": int,
@@ -38,7 +39,7 @@ class ProfileSchema:
         found: dict[str, Json] = {}
         for name, value in values.items():
             wanted = self._type_of(name)
-            if wanted is not None:
+            if wanted is not None and not (isinstance(value, bool) and _is_number(wanted.json_schema())):
                 with suppress(ValidationError):
                     found[name] = wanted.dump_python(wanted.validate_python(value), mode="json")
         return found
@@ -46,9 +47,12 @@ class ProfileSchema:
     def _type_of(self, name: str) -> TypeAdapter[Any] | None:  # Any: of the schema
         if self.model is not None:
             field = self.model.model_fields.get(name)
-            return None if field is None else TypeAdapter(field.annotation or object)
+            if field is None:
+                return None
+            wanted_type: Any = field.annotation or object
+            return TypeAdapter(Annotated[wanted_type, *field.metadata] if field.metadata else wanted_type)
         wanted = self.json.get("properties", {}).get(name)
-        return None if wanted is None else TypeAdapter(_python_type(wanted))
+        return None if wanted is None else TypeAdapter(_python_type(wanted), config=_CONVERSION)
 
 
 def profile_schema(given: str | None) -> ProfileSchema | None:
@@ -67,13 +71,18 @@ def profile_schema(given: str | None) -> ProfileSchema | None:
     return ProfileSchema(json=model.model_json_schema(), model=model)
 
 
+def _is_number(schema: Mapping[str, Any]) -> bool:  # Any: JSON
+    kinds = {each.get("type") for each in (schema, *schema.get("anyOf", ()))}
+    return "boolean" not in kinds and not kinds.isdisjoint({"integer", "number"})
+
+
 def _python_type(wanted: Json) -> Any:  # Any: a type is no value of a static one
     """The type of a JSON schema: by its `type`, one or several, or those of its `anyOf`; else any."""
     schema = wanted if isinstance(wanted, dict) else {}
     if isinstance(schema.get("anyOf"), list):
         return Union[tuple(_python_type(each) for each in schema["anyOf"]) or (object,)]  # noqa: UP007 - of a tuple
     named = schema.get("type")
-    names = named if isinstance(named, list) else [named]
+    names = [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
     return Union[tuple(_PYTHON_TYPES.get(each, object) for each in names) or (object,)]  # noqa: UP007 - of a tuple
 
 

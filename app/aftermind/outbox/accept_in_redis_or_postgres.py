@@ -57,16 +57,22 @@ class RedisAcceptor:
             self._flights.start(self._accept(offers, bells), landing)
             return
         command = self._pending.accept_command(offers, self._limits, bells, self._most_bells)
-        channel.submit(command, partial(self._arrived, offers, bells, landing))
+        channel.submit(command, partial(self._arrived, offers, bells, landing, monotonic()))
 
     async def probe(self) -> None:
         await self._link.call("PING")
 
     def _arrived(
-        self, offers: Sequence[Offer], bells: list[bytes], landing: Landing, answer: Answer, error: Exception | None
+        self,
+        offers: Sequence[Offer],
+        bells: list[bytes],
+        landing: Landing,
+        began: float,
+        answer: Answer,
+        error: Exception | None,
     ) -> None:
         if error is None:
-            landing(self._rung(offers, bells, self._pending.accepted(offers, answer)))
+            landing(self._rung(offers, bells, self._pending.accepted(offers, answer, took=monotonic() - began)))
         elif isinstance(error, UnknownScriptError):
             self._flights.start(self._accept(offers, bells), landing)
         else:
@@ -131,8 +137,7 @@ class LedgerAcceptor:
                     scopes = [each.scope for each in turns if each.scope.namespace == namespace]
                     order[namespace] = dict(await self._ledger.accepted_order(tx, scopes))
                 turn = placed_after(turn, order[namespace].get(key))
-                if not offer.is_spooled and turn.generation is None:
-                    turn = replace(turn, generation=number)
+                turn = turn if offer.is_spooled else replace(turn, generation=turn.accepted_under(number))
                 accepted.append(await self._accept_one(tx, turn))
                 if _is_new(accepted[-1]):
                     order[namespace][key] = counted(turn)

@@ -90,7 +90,7 @@ class InProcessQueue:
 
     async def send(self, turn: Turn) -> Sent:
         async with self._db.transaction(namespace=turn.scope.namespace) as tx:
-            number = await self._db.generation(tx) if turn.generation is None else turn.generation
+            number = turn.accepted_under(await self._db.generation(tx))
             turn = await self._placed(tx, replace(turn, generation=number, counted_from=self.positions.began))
             payload = encode_turn(turn)
             refused = await self._turn_limits.refusal(tx, turn.scope, size=len(payload))

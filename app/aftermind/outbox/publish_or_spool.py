@@ -163,8 +163,7 @@ class Publisher:
         # Without any number, the host's clock would decide about an erasure.
         timeout = left if self._asking.is_unknown else min(left, self._acceptor_seconds / 4)
         number = await self._asking.number(since=began, timeout=timeout)
-        if turn.generation is None:
-            turn = replace(turn, generation=number)
+        turn = replace(turn, generation=turn.accepted_under(number))
         await self.spool.append(turn, encode_turn(turn))
         self._divide_budget()
         self._drain.begin()

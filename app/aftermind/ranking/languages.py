@@ -67,24 +67,6 @@ def word_variants(language: str) -> Mapping[str, str]:
     return MappingProxyType({form: word for word, *forms in filter(None, groups) for form in forms})
 
 
-def usual_word(word: str, language: str) -> str:
-    """The word that this one is a variant of, or the word itself."""
-    listed = word_variants(language).get(word)
-    if listed is not None:
-        return listed
-    for pattern, usual in _regular_variants(language):
-        if (found := pattern.fullmatch(word)) is not None:
-            return found.expand(usual)
-    return word
-
-
-@cache
-def _regular_variants(language: str) -> Sequence[tuple[re.Pattern[str], str]]:
-    code = _code_of(language)
-    rules = _languages()[code].get("regular_variants", ()) if code else ()
-    return [(re.compile(pattern), usual) for pattern, usual in rules]
-
-
 def english_words(name: str) -> Sequence[str]:
     """A list of words that only English has: `speaking`, `spoken` or `unspecific`."""
     words: str = _languages()["en"][name]
@@ -200,8 +182,8 @@ def _code_of(language: str) -> str | None:
     return next((code for code, each in _languages().items() if each.get("stemmer") == language), None)
 
 
-def _languages() -> Mapping[str, Mapping[str, Any]]:  # Any: texts, and rules of one key
-    languages: Mapping[str, Mapping[str, Any]] = _table()["languages"]
+def _languages() -> Mapping[str, Mapping[str, str]]:
+    languages: Mapping[str, Mapping[str, str]] = _table()["languages"]
     return languages
 
 

@@ -14,7 +14,7 @@ import snowballstemmer
 
 from aftermind import errors
 from aftermind.ranking.accents import fold_accents
-from aftermind.ranking.languages import detect_language, stemmer_of, stop_words, usual_word
+from aftermind.ranking.languages import detect_language, stemmer_of, stop_words, word_variants
 
 _EMOJI = (
     "[\U0001f1e6-\U0001f1ff]{2}|[\u2049\u231a-\u23ff\u25aa-\u25fe\u2600-\u27bf\u2934-\u2935\u2b05-\u2b55"
@@ -144,7 +144,7 @@ def stem(word: str, language: str = "english") -> str:
         check_language("language", language)
         stemmer = snowballstemmer.stemmer(language)
         setattr(_stemmers, language, stemmer)
-    usual = usual_word(word, language)
+    usual = word_variants(language).get(word, word)
     if language in _WITHOUT_ACCENTS:
         return str(stemmer.stemWord(fold_accents(usual)))
     return fold_accents(str(stemmer.stemWord(usual)))

@@ -43,9 +43,9 @@ from aftermind.types import (
 PINNED = 1_000.0  # above every match, however short: what a user or an agent wants in every block
 PINNED_SHARE = 0.5  # of the budget for those, where matches and the rest would fill it
 MIN_PINNED_TOKENS = 60  # that a smaller budget gives them too: a note is what a user or an agent wants in every block
-# What a trait of the profile and the summary of the session are worth to a question that shares no word with them, and
-# what sharing all of its words adds.
-TRAIT, SUMMARY, SHARED = 0.03, 0.1, 0.3
+# What a trait of the profile, the summary of the session, and of another one are worth to a question that shares no
+# word with them, and what sharing all of its words adds.
+TRAIT, SUMMARY, OTHER_SUMMARY, SHARED = 0.03, 0.1, 0.01, 0.3
 
 Said = Mapping[EpisodeId, frozenset[str]]  # the words of messages
 _NO_WORDS: frozenset[TurnWord] = frozenset()
@@ -78,7 +78,7 @@ def build(
     degraded: str | None,
     started: float,
     recall_id: RecallId,
-    erasures: int | None = None,
+    last_erasure: int | None = None,
     is_past: bool = False,
     unfitted: Unfitted | None = None,
 ) -> RecallBlock:
@@ -87,7 +87,7 @@ def build(
     What it has no space for is added to `unfitted`; for a question about the past, what is no longer true is no reason.
     """
     longest = MOST_CHARACTERS * query.token_budget
-    standing = _standing(briefing, words)
+    standing = _standing(briefing, words, query.scope.session_id)
     first = len(briefing.blocks)  # keys: blocks have their places
     rest = [_Part(replace(part.chunk, key=key), part.source) for key, part in enumerate(standing, start=first)]
     said = _words_of_sources(matches)
@@ -120,7 +120,7 @@ def build(
         profile=_select_traits(briefing.profile, traits),
         lines=fitted.lines,
         id=recall_id,
-        erasures=erasures,
+        last_erasure=last_erasure,
     )
 
 
@@ -158,7 +158,7 @@ def _pinned(blocks: Sequence[Block], rest: Sequence[_Part], budget: int, count_e
     return [_Part(replace(chunk, shortened=None), blocks[chunk.key]) for chunk in fitted.chunks]
 
 
-def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
+def _standing(briefing: Briefing, words: QuestionWords, session_id: str | None) -> list[_Part]:
     """Profile and summary, which compete with the matches by what they share with the question."""
     parts = []
     if briefing.profile is not None:
@@ -167,7 +167,8 @@ def _standing(briefing: Briefing, words: QuestionWords) -> list[_Part]:
             value = TRAIT + SHARED * words.share(line.text)
             parts.append(_Part(Chunk(key=0, line=line, value=value, order=(place, 0)), name))
     if briefing.summary is not None:
-        value = SUMMARY + SHARED * words.share(briefing.summary.text)
+        is_current = briefing.summary.scope.session_id == session_id
+        value = (SUMMARY if is_current else OTHER_SUMMARY) + SHARED * words.share(briefing.summary.text)
         parts.append(_Part(_chunk(briefing.summary, value, (0, 0)), briefing.summary))
     return parts
 

@@ -147,7 +147,7 @@ class _Run:
     pending: list[Episode] = field(default_factory=list)  # what is shown of both
     is_pending_placed: bool = False  # whether a node has judged what of both was forgotten
     passed: tuple[Watermark, ...] | None = ()  # what a replica must have passed; None: none is read
-    erasures: int | None = None  # the number of the last one before the pending turns, or the rows, were read
+    last_erasure: int | None = None  # the number of the last one before the pending turns, or the rows, were read
     names_user: bool = False  # the question
     vector: Vector | None = None
     near: Sequence[EpisodeId] | None = None  # candidates of the external index; None: the store searches
@@ -279,7 +279,7 @@ class Recall:
             degraded="; ".join(run.degraded) or None,
             started=started,
             recall_id=run.id,
-            erasures=run.erasures,
+            last_erasure=run.last_erasure,
             is_past=run.time.is_past,
             unfitted=unfitted,
         )
@@ -386,7 +386,8 @@ class Recall:
                 if read.moved is not None:
                     raise errors.TenantMoved(query.scope.namespace, database=read.moved, other=read.moved)
                 turns += read.turns
-                run.erasures = read.generation
+                if read.epoch is not None and read.epoch.settled:  # else Redis may have lost the last one
+                    run.last_erasure = max(read.generation or 0, self._pending.generation.known or 0)
                 left_out = read.total - len(read.turns) - read.unreadable
                 if left_out > 0 and self._settings.pending_recalled:
                     run.degraded.append(f"{left_out} of {read.total} pending turns were not searched")
@@ -437,7 +438,7 @@ class Recall:
     async def _read_route(self, run: _Run, route: Route, limit: int) -> None:
         """Place the pending turns, then find, rank and read on one node."""
         if self._generation is not None:
-            run.erasures = await self._generation(route.tx)
+            run.last_erasure = await self._generation(route.tx)
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
             shown = to_episodes(turns, run.query.known_at)

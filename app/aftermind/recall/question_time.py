@@ -18,9 +18,10 @@ from aftermind.types import Episode, Fact, Match
 # Added to the log-odds of a turn: of the 101 questions of LoCoMo's development half that name a period, 0.767 of the
 # evidence is among the first ten without it, 0.866 with 2 and with 3. A turn with a time answers "when" no likelier
 # among the first ten (0.776 in both cases), a little among the first five (0.7190 for 0.7176).
-# A turn after a period that is over, which does not mention it, is about a later time: mrr 0.662 for 0.659. What
-# a turn before it states can still be true in it ("I joined Zalando").
-IN_PERIOD, WITH_TIME, LATER = 2.0, 1.0, 4.0
+# A turn after a period that is over is about a later time if it neither mentions the period nor is of the past ("back
+# then").
+# What a turn before it states can still be true in it ("I joined Zalando").
+IN_PERIOD, WITH_TIME, LATER = 2.0, 1.0, 2.0
 MENTIONED_LATER = timedelta(days=7)  # after a period: people talk of what they did last week; 0 to 14 find the same
 LONGEST_MENTIONED = timedelta(days=366)  # "for the last ten years" is about none of them
 CANDIDATES = 60  # turns that are read to be ordered by time
@@ -42,6 +43,10 @@ _MENTIONS_TIME = re.compile(
     r"\d{1,2}(?:st|nd|rd|th)|(?:mon|tues|wednes|thurs|fri|satur|sun)day|"
     r"this (?:morning|spring|summer|autumn|fall|winter)|"
     r"january|february|march|april|june|july|august|september|october|november|december)\b"
+)
+_LOOKS_BACK = re.compile(
+    r"\b(?:used to|back then|at (?:the|that) time|in those days|formerly|was|were|had|did|damals|früher|war|hatte)\b",
+    re.IGNORECASE,
 )
 _UNTIL, _SINCE = (
     re.compile(r"\b(?:before|until|till)\b", re.IGNORECASE),
@@ -209,8 +214,8 @@ class QuestionTime:
         is_near = named is not None and named.start < self.end and self.start < named.end
         if named is not None and is_near and named.end - named.start <= LONGEST_MENTIONED:
             return bonus + IN_PERIOD
-        is_later = item.occurred_at >= self.end
-        return bonus - (LATER if is_later and self.is_past and not is_near else 0.0)
+        is_later = item.occurred_at >= self.end and not is_near and _LOOKS_BACK.search(text) is None
+        return bonus - (LATER if is_later and self.is_past else 0.0)
 
 
 def _asks_ever(text: str) -> bool:

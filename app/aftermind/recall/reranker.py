@@ -18,7 +18,8 @@ Reranker = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 async def rerank(
     reranker: Reranker, question: str, matches: Sequence[Match], *, deadline: float
 ) -> tuple[list[Match], str | None]:
-    """Matches in the order of the reranker's own scores, and None; the k-th has the k-th greatest score.
+    """Matches in the order of the reranker's own scores, and None; the k-th has the k-th greatest score, or less: see
+    `_falling`.
 
     Where the reranker fails, or is not ready at `deadline` (of the loop's clock): in the given order, and the reason.
     """
@@ -30,12 +31,25 @@ async def rerank(
         pairs = sorted(zip(matches, map(_number, given), strict=True), key=lambda pair: -pair[1])
     except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
         return list(matches), f"the reranker failed ({type(exc).__name__}): its order is missing"
-    scores = sorted((each.score for each in matches), reverse=True)
+    scores = _falling(sorted((each.score for each in matches), reverse=True))
     reranked = [
         replace(each, rerank_score=by_reranker, score=score)
         for (each, by_reranker), score in zip(pairs, scores, strict=True)
     ]
     return reranked, None
+
+
+def _falling(scores: Sequence[float]) -> list[float]:
+    """Scores from the greatest on; of equal ones each is half of the one before: the order of the reranker counts.
+
+    With equal scores a block would prefer the shortest texts.
+    """
+    found: list[float] = []
+    for place, score in enumerate(scores):
+        most = found[-1] if found else score
+        is_equal = place > 0 and score == scores[place - 1]
+        found.append(min(score, most / 2 if is_equal else most))
+    return found
 
 
 def _number(score: float) -> float:

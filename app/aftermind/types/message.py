@@ -197,7 +197,8 @@ class Turn:
     `trace` is the span that handed it over. `generation` is that of the last erasure before the turn was accepted
     (None: spooled while neither Redis nor Postgres answered), `counted_from` see `types.session_order` (None: accepted
     while Redis did not answer). A turn with `feedback` is no conversation: its only message shows the feedback, and is
-    not kept.
+    not kept. `recalled`, of a turn that is not accepted yet, is the number of the last erasure before the recall that
+    its answer was made from.
     """
 
     job_id: JobId
@@ -211,10 +212,15 @@ class Turn:
     trace: str | None = None
     content_hash: str | None = None
     generation: int | None = None
+    recalled: int | None = None
     counted_from: int | None = None
     shift: int = 0
     feedback: Feedback | None = None
     spooled_seconds: float = 0.0  # that it had waited in a spool when it was sent, by the clock of that host
+
+    def accepted_under(self, number: int | None) -> int | None:
+        """The generation of a turn that is accepted when the last erasure has this number: not above it."""
+        return number if number is None or self.recalled is None else min(number, self.recalled)
 
     @property
     def author(self) -> Scope | None:

@@ -87,7 +87,7 @@ class RecallBlock:
     the messages, facts, blocks, traits and the summary in it; `chunks_available` also those above `min_score` that
     the limit or the token budget left out. `degraded` is the reason if a part may be missing, None if it is
     complete. `served_by` names the node. `id` is in traces and logs, and holds the time of the recall:
-    `memory.explain(query, recall_id=block.id)` repeats it as of then. `erasures` is the number of the last erasure
+    `memory.explain(query, recall_id=block.id)` repeats it as of then. `last_erasure` is the number of the last erasure
     before it, for `memory.remember(recalled=block)`; None if it could not be read.
     """
 
@@ -106,7 +106,7 @@ class RecallBlock:
     summary: Summary | None = None
     profile: Profile | None = None
     lines: tuple[BlockLine, ...] = ()
-    erasures: int | None = None
+    last_erasure: int | None = None
 
     def __str__(self) -> str:
         return self.text

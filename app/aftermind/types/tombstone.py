@@ -7,7 +7,7 @@ from datetime import datetime
 from aftermind.types.message import MEMBER, Episode, Turn
 from aftermind.types.scope import EpisodeId, Scope
 
-MAX_NUMBER = 10**18  # of an erasure, as a bound of what callers can give
+MAX_ERASURE_NUMBER = 10**18  # of an erasure, as a bound of what callers can give
 
 
 class Generation:

@@ -176,6 +176,7 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         why = f"content is text or a list of parts, not {type(content).__name__}."
         raise errors.InvalidMessage("content", content, why, index=index)
     texts: list[str] = []
+    kinds: list[str] = []
     attachments: list[Json] = []
     for part in content:
         kind = str(part.get("type")) if isinstance(part, Mapping) else None
@@ -185,10 +186,14 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
             texts.append(part["text"])
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
             attachments.append(_described(part))
+            kinds.append(kind.removeprefix("input_").removesuffix("_url"))
         else:
             why = f"the type of a part is one of {', '.join(sorted(_TEXT_PARTS | _MEDIA_PARTS))}. Leave others out."
             raise errors.InvalidMessage("content", part, why, index=index)
-    return "\n".join(texts), attachments
+    text = "\n".join(texts)
+    if attachments and not text.strip():  # a model and a block are shown that there was something
+        return f"[{', '.join(kinds)}]", attachments
+    return text, attachments
 
 
 def without_inline_data(part: Any, depth: int = REFERENCE_DEPTH) -> Any:  # Any: JSON of any shape

@@ -16,7 +16,7 @@ from aftermind.recall.query import MAX_LIMIT, MAX_QUERY_CHARACTERS
 from aftermind.types import Block, Episode, Fact, Job, Match, Profile, RecallBlock, RecallExplanation, Summary
 from aftermind.types.feedback import MAX_IDS
 from aftermind.types.scope import MAX_ID_BYTES
-from aftermind.types.tombstone import MAX_NUMBER
+from aftermind.types.tombstone import MAX_ERASURE_NUMBER
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES, description="At most 512 bytes of UTF-8.")]
 Kept = Literal["history", "facts", "summary", "profile"]
@@ -65,8 +65,8 @@ class TurnIn(Shape):
     recalled: int | None = Field(
         None,
         ge=0,
-        lt=MAX_NUMBER,
-        description="`erasures` of the recall that the answer was made from: nothing is stored if the user or the "
+        lt=MAX_ERASURE_NUMBER,
+        description="`last_erasure` of the recall that the answer was made from: nothing is stored if the user or the "
         "session was forgotten since.",
     )
 
@@ -361,7 +361,7 @@ class MatchOut(Shape):
 class RecallOut(Shape):
     """`text` is for a system prompt. `chunks_included` counts the messages, facts, blocks, traits and the summary in
     it; `chunks_available` also those above `min_score` that the limit or the token budget left out. `degraded` is the
-    reason if a part may be missing; null: complete. `erasures` is the number of the last erasure before it, for
+    reason if a part may be missing; null: complete. `last_erasure` is the number of the last erasure before it, for
     `recalled` of a turn; null if it could not be read.
     """
 
@@ -374,7 +374,7 @@ class RecallOut(Shape):
     served_by: str
     replica: str | None
     degraded: str | None
-    erasures: int | None
+    last_erasure: int | None
     matches: list[MatchOut]
 
 

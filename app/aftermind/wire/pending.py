@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
 from aftermind import errors
@@ -125,13 +126,14 @@ class Pending:
         order of a session is the order of acceptance, whatever the agents' clocks are.
         """
         channel = self._link.channel() or await self._link.connect()
+        began = monotonic()
         command = self.accept_command(offers, limits, bells, most_bells)
         try:
             answer = await channel.send(command)
         except UnknownScriptError:
             head = self._accept_head(limits, most_bells)
             answer = await self._scripts["pending_accept"](self._link, *head, *self._accept_rest(offers, bells))
-        return self.accepted(offers, answer)
+        return self.accepted(offers, answer, took=monotonic() - began)
 
     def accept_command(
         self, offers: Sequence[Offer], limits: PendingLimits, bells: Sequence[bytes], most_bells: int
@@ -144,11 +146,11 @@ class Pending:
         arguments = self._accept_rest(offers, bells)
         return self._scripts["pending_accept"].packed(HEAD + len(arguments), self._packed_head[1], packed(arguments))
 
-    def accepted(self, offers: Sequence[Offer], answer: Answer) -> list[Accepted]:
-        """Decode the script's answer for each offer."""
+    def accepted(self, offers: Sequence[Offer], answer: Answer, *, took: float) -> list[Accepted]:
+        """Decode the script's answer for each offer; it arrived `took` seconds after the call."""
         *of_offers, _, generation, now = answer
         self.generation.learn(int(generation or 0))
-        self.clock.read(now)
+        self.clock.read(now, took=took)
         return [_accepted(offer, *each) for offer, *each in zip(offers, of_offers[::2], of_offers[1::2], strict=True)]
 
     def _accept_head(self, limits: PendingLimits, most_bells: int) -> tuple[Argument, ...]:
@@ -188,10 +190,11 @@ class Pending:
 
         `skip` passes over that many of the newest, for reading all of them page by page.
         """
+        began = monotonic()
         answer = await self._scripts["pending_read"](self._link, owner_part(owner), limit, skip)
         epoch, watermark, total, flat, redis_ms, trusted_ms, generation, moved = answer
         self.generation.learn(int(generation or 0))
-        self.clock.read(redis_ms)
+        self.clock.read(redis_ms, took=monotonic() - began)
         turns, unreadable = _decoded(flat, owner.owner)
         try:
             mark = None if watermark is None else Watermark.decode(watermark.decode())
@@ -450,10 +453,17 @@ def _offered(offer: Offer) -> tuple[Argument, ...]:
         turn.scope.session_id or "",
         turn.base,
         len(turn.messages),
-        turn.generation if turn.generation is not None else "-" if offer.is_spooled else "",
+        _generation_of(offer),
         turn.content_hash or "",
         offer.payload,
     )
+
+
+def _generation_of(offer: Offer) -> int | str:
+    turn = offer.turn
+    if offer.is_spooled:
+        return "-" if turn.generation is None else turn.generation
+    return "" if turn.recalled is None else f"<{turn.recalled}"
 
 
 def _accepted(offer: Offer, code: int, value: int | bytes) -> Accepted:

@@ -50,7 +50,7 @@ class PendingLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A turn to accept. It gets the latest generation, unless it was spooled: then it keeps its own."""
+    """A turn to accept. It gets the latest generation (not above `turn.recalled`), or if it was spooled, its own."""
 
     turn: Turn
     payload: bytes

@@ -147,3 +147,17 @@ async def test_a_profile_by_rules_has_the_types_of_its_schema() -> None:
         profile = await wait_until(lambda: _version(memory, 1), description="a profile")
 
     assert {name: trait.value for name, trait in profile.traits.items()} == {"age": 34}
+
+
+async def test_a_recall_without_a_session_has_the_summary_of_the_session_with_the_latest_message() -> None:
+    async with Memory("inmemory", settings=OFFLINE) as memory:
+        for session, year in (("new", 2026), ("old", 2024)):
+            said = Message.user(f"I planted an oak in {year}.", occurred_at=datetime(year, 5, 1, tzinfo=UTC))
+            await memory.remember([said], user_id="ana", session_id=session)
+            await wait_until(
+                partial(memory.summary, user_id="ana", session_id=session), description="the session has a summary"
+            )
+        block = await memory.recall("What did I plant?", user_id="ana", load=["summary"])
+        of_old = await memory.recall("What did I plant?", user_id="ana", session_id="old", load=["summary"])
+
+    assert [each.summary.scope.session_id for each in (block, of_old) if each.summary] == ["new", "old"]

@@ -48,3 +48,22 @@ async def test_a_reranker_that_returns_no_score_for_each_message_loses_none(scor
     assert len(block.matches) == 2
     assert block.degraded is not None
     assert "reranker" in block.degraded
+
+
+@pytest.mark.parametrize("token_budget", [60, 100])
+async def test_the_first_of_the_rerankers_order_is_in_a_small_block(token_budget: int) -> None:
+    answer = "I'm allergic to penicillin and nuts."
+
+    async def oracle(question: str, texts: Sequence[str]) -> list[float]:
+        return [float(text == answer) for text in texts]
+
+    said = ["Right.", "Wow!", "I live in Leeds.", "I have a cat named Dot.", "Noted.", answer, "Super.", "Ok.", "Hm."]
+    async with Memory("inmemory", settings=Settings(**AT_ONCE), reranker=oracle) as memory:
+        for text in said:
+            await memory.remember(text, user_id="ann", session_id="s")
+        await memory.drain(user_id="ann", timeout=60)
+        block = await memory.recall(
+            "Which medicine must be avoided?", user_id="ann", rerank=True, token_budget=token_budget
+        )
+
+    assert answer in block.text

@@ -229,7 +229,7 @@ def test_an_answer_from_a_recall_before_an_erasure_is_not_stored(api: httpx.Clie
     assert api.post(f"/v1/users/{user}/forget", json={"everything": True}).status_code == 200
 
     answer = [{"role": "assistant", "content": "It is 4711."}]
-    turn = api.post(f"/v1/users/{user}/turns", json={"messages": answer, "recalled": found["erasures"]}).json()
+    turn = api.post(f"/v1/users/{user}/turns", json={"messages": answer, "recalled": found["last_erasure"]}).json()
 
     wait_until_sync(lambda: api.get(turn["status_url"]).json()["stored"] == "forgotten", description="it is dropped")
     assert api.get(f"/v1/users/{user}/episodes").json()["items"] == []

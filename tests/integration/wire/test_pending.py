@@ -135,6 +135,33 @@ async def test_an_erasure_removes_what_came_before_it_and_nothing_that_came_afte
     assert await seen(pending) == ["under 6"]
 
 
+@pytest.mark.parametrize(("recalled", "is_removed"), [(4, True), (5, True), (6, False), (10**17, False)])
+async def test_a_turn_from_a_recall_is_accepted_under_its_erasure_or_the_last_if_that_is_lower(
+    pending: Pending, recalled: int, is_removed: bool
+) -> None:
+    await pending.raise_generation(6, begun=1)
+    turn = replace(turn_of("alice", "an answer"), recalled=recalled, content_hash="one")
+    await accept(pending, turn)
+
+    [read] = (await pending.read(ALICE, limit=10)).turns
+    assert read.generation == min(recalled, 6)
+    assert bool(await pending.forget(Tombstone(owner=ALICE, generation=6))) is is_removed
+    assert bool(await pending.forget(Tombstone(owner=ALICE, generation=7))) is not is_removed
+
+
+async def test_the_key_of_a_turn_from_an_old_recall_is_compared_after_it_was_stored(pending: Pending) -> None:
+    await pending.raise_generation(6, begun=1)
+    first = replace(turn_of("alice", "I like tea."), content_hash="one", recalled=4)
+    await accept(pending, first)
+    await claim(pending)
+    await pending.settle([first.job_id], watermark=None)
+
+    other = replace(turn_of("alice", "I like milk."), job_id=first.job_id, content_hash="other", recalled=4)
+    [conflict] = await accept(pending, other)
+
+    assert conflict.conflict
+
+
 async def test_a_key_that_comes_with_another_hash_is_a_conflict(pending: Pending) -> None:
     first = replace(turn_of("alice", "I like tea."), content_hash="one")
     other = replace(turn_of("alice", "I like milk."), job_id=first.job_id, content_hash="other")

@@ -102,17 +102,23 @@ def test_articles_and_modal_verbs_of_english_are_no_terms() -> None:
     "forms",
     [
         "arbeite arbeitete gearbeitet",
-        "wohne wohnt wohnte gewohnt",
+        "wohne wohnen wohnte gewohnt",
         "spreche spricht sprach gesprochen",
         "einkaufe eingekauft",
         "studiere studiert studierten",
-        "besuche besucht besuchte",
+        "besuche Besuch besucht besuchte",
         "Geschichte Geschichten",
-        "Bericht Berichte",
+        "Geschwister Geschwistern",
+        "Bericht berichten",
     ],
 )
 def test_forms_of_a_german_word_are_one_term(forms: str) -> None:
     assert len({stem(form.casefold(), "german") for form in forms.split()}) == 1
+
+
+@pytest.mark.parametrize("words", ["Geschäft Schaf", "Gewalt Wal", "Gewicht wichen", "gemeint mein", "Gericht rich"])
+def test_german_nouns_are_no_participles(words: str) -> None:
+    assert len({stem(word.casefold(), "german") for word in words.split()}) == 2
 
 
 def test_words_that_people_ask_about_are_no_stop_words() -> None:

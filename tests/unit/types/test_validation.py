@@ -211,7 +211,9 @@ def test_parts_become_text_and_references() -> None:
 def test_an_image_alone_is_a_message() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
 
-    assert one(user(content=[image])).content == ""
+    assert one(user(content=[image])).content == "[image]"
+    assert one(user(content=[image, {"type": "file", "file": {"file_id": "f1"}}])).content == "[image, file]"
+    assert one(user(content=[image, {"type": "text", "text": "see"}])).content == "see"
 
 
 def test_an_inline_image_is_kept_as_its_digest() -> None:

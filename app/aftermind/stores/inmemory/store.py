@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryTransaction, mem
@@ -45,6 +45,8 @@ from aftermind.types.tombstone import Tombstone
 
 MAX_SUMMARIES = 1_000
 MAX_READ_INLINE = 100  # texts; reading one takes 40 µs
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemoryItems, InMemoryLearning):
@@ -126,7 +128,8 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             former=former_of(former, wanted),
             blocks=[block for block in blocks if at is None or block.updated_at <= at],
             summary=next(
-                (each for each in told if each.scope.session_id == wanted.session_id), told[0] if told else None
+                (each for each in told if each.scope.session_id == wanted.session_id),
+                max(told, key=lambda each: each.last_message_at or _BEGINNING, default=None),
             ),
             profile=profile if at is None or _is_of(profile, at) else None,
         )

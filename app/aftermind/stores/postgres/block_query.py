@@ -96,7 +96,8 @@ def parts(facts: str, *, only: str = "true") -> str:
             SELECT session_id, text, covers_to, messages, updated_at, summariser, version, last_message_at
             FROM aftermind.summaries
             WHERE {_OWNED} AND updated_at <= coalesce(CAST(:at AS timestamptz), 'infinity')
-            ORDER BY session_id = CAST(:asking AS text) DESC, updated_at DESC LIMIT 1) AS summary) END AS summary,
+            ORDER BY session_id = CAST(:asking AS text) DESC, last_message_at DESC NULLS LAST, updated_at DESC
+            LIMIT 1) AS summary) END AS summary,
         CASE WHEN CAST(:profile AS boolean) AND {only} THEN (SELECT json_build_object(
             'version', version, 'updated_at', updated_at, 'traits', (
                 SELECT json_object_agg(name, json_build_object(

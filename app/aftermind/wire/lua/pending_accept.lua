@@ -6,7 +6,7 @@
 -- 7 `known` the highest generation of the caller ('': none)
 -- 8 `sent`  when the caller sent this, in ms of this server's clock ('': unknown). Where that is MAX_ACCEPT_MS ago or
 -- more (the server was suspended), the turns count as accepted then
--- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '-': none),
+-- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '<4': 4, or the last if that is lower; '-': none),
 -- hash of the content ('': without a key), payload
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
@@ -23,7 +23,7 @@ local n = tonumber(ARGV[9])
 local first_bell = 10 + n * 8
 local now = now_ms()
 local stamp = whole(now)
-local is_late_call = sent and now - sent >= MAX_ACCEPT_MS
+local was_delayed = sent and now - sent >= MAX_ACCEPT_MS
 
 local turns = redis.call('ZCARD', INDEX)
 local bytes = tonumber(redis.call('HGET', COUNT, 'bytes') or 0)
@@ -65,10 +65,15 @@ for i = 1, n do
     local from
     value, from = place(owner, ARGV[at + 2], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), now)
     local base, given = whole(value), ARGV[at + 5]
+    local recalled = number_of(string.match(given, '^<(%d+)$'))
+    if string.sub(given, 1, 1) == '<' then
+      given = recalled and generation ~= '' and is_less(recalled, generation) and recalled or ''
+    end
     redis.call('HSET', TURN .. job, 'payload', payload, 'owner', owner, 'base', base, 'at', stamp, 'size', #payload,
       'generation', given ~= '' and given or generation, 'from', from)
     if hash ~= '' then redis.call('HSET', TURN .. job, 'hash', hash) end
-    if is_late_call then redis.call('HSET', TURN .. job, 'sent', whole(sent)) end
+    if recalled then redis.call('HSET', TURN .. job, 'under', generation) end
+    if was_delayed then redis.call('HSET', TURN .. job, 'sent', whole(sent)) end
     redis.call('ZADD', PENDING .. owner, base, job)
     redis.call('ZADD', INDEX, stamp, job)
     redis.call('HINCRBY', COUNT, 'bytes', #payload)

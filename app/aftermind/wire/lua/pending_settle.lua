@@ -15,9 +15,9 @@ end
 local first = 5 + tonumber(ARGV[4])
 for i = 5, first - 1 do raise(ARGV[i]) end
 for i = first, #ARGV do
-  local turn = redis.call('HMGET', TURN .. ARGV[i], 'owner', 'hash', 'generation')
+  local turn = redis.call('HMGET', TURN .. ARGV[i], 'owner', 'hash', 'generation', 'under')
   raise(turn[1])
-  if turn[2] and turn[3] then keep_hash(ARGV[i], turn[3], turn[2]) end
+  if turn[2] and turn[3] then keep_hash(ARGV[i], turn[4] or turn[3], turn[2]) end
   removed = removed + remove(ARGV[i])
 end
 return {removed, runnable()}
