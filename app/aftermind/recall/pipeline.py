@@ -386,8 +386,9 @@ class Recall:
                 if read.moved is not None:
                     raise errors.TenantMoved(query.scope.namespace, database=read.moved, other=read.moved)
                 turns += read.turns
-                if read.epoch is not None and read.epoch.settled:  # else Redis may have lost the last one
-                    run.last_erasure = max(read.generation or 0, self._pending.generation.known or 0)
+                if read.epoch is not None and read.epoch.settled and read.generation is not None:
+                    # Without a settled epoch Redis may have lost the last one.
+                    run.last_erasure = max(read.generation, self._pending.generation.known or 0)
                 left_out = read.total - len(read.turns) - read.unreadable
                 if left_out > 0 and self._settings.pending_recalled:
                     run.degraded.append(f"{left_out} of {read.total} pending turns were not searched")

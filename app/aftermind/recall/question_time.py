@@ -19,8 +19,7 @@ from aftermind.types import Episode, Fact, Match
 # evidence is among the first ten without it, 0.866 with 2 and with 3. A turn with a time answers "when" no likelier
 # among the first ten (0.776 in both cases), a little among the first five (0.7190 for 0.7176).
 # A turn after a period that is over is about a later time if it neither mentions the period nor is of the past ("back
-# then").
-# What a turn before it states can still be true in it ("I joined Zalando").
+# then"); what a turn before it states can still be true in it ("I joined Zalando").
 IN_PERIOD, WITH_TIME, LATER = 2.0, 1.0, 2.0
 MENTIONED_LATER = timedelta(days=7)  # after a period: people talk of what they did last week; 0 to 14 find the same
 LONGEST_MENTIONED = timedelta(days=366)  # "for the last ten years" is about none of them
