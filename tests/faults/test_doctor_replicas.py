@@ -32,20 +32,17 @@ async def test_a_replica_that_lost_its_primary_or_is_ahead_of_a_restored_one_is_
         await asyncio.sleep(1.5)  # an idle primary is no lag
         follows = await found()
 
-        await psql_async(
-            at.replica_admin_urls[0],
-            "ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=1'",
-            "SELECT pg_reload_conf()",
-        )
-        await psql_async(at.admin_url, COMMIT)
+        login = await psql_async(at.admin_url, "SELECT usename FROM pg_stat_replication")
+        await psql_async(at.admin_url, f"ALTER ROLE {login} NOREPLICATION")
 
         async def is_late() -> bool:
+            await psql_async(at.admin_url, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication", COMMIT)
             return (await found()).verdict is not Verdict.GOOD
 
         await wait_until(is_late, description="the replica is late")
         late = await found()
 
-        await psql_async(at.replica_admin_urls[0], "ALTER SYSTEM RESET primary_conninfo", "SELECT pg_reload_conf()")
+        await psql_async(at.admin_url, f"ALTER ROLE {login} REPLICATION")
         await wait_until(lambda: has_replayed(pair), description="the replica follows again")
         await pair.kill_primary()
         pair.back_up_primary()
