@@ -212,12 +212,12 @@ async def test_a_dry_run_counts_and_changes_nothing(replays: Replays, letters: L
     before = await letters.states()
     plan = await replays.create(JobFilter(), NewPlan(name="p", reason="r", actor="a", rate=2.0))
 
-    told = await replays.estimate(plan.id)
+    estimate = await replays.estimate(plan.id)
 
-    assert (told.items, told.by_kind) == (7, {JobKind.EXTRACT: 6, JobKind.EMBED: 1})
-    assert told.namespaces == 2
-    assert (told.seconds, told.model_calls, told.tokens, told.cost_usd) == (3.5, 7, 600, 3.0)
-    assert (told.conflicts, told.refused) == (1, 0)
+    assert (estimate.items, estimate.by_kind) == (7, {JobKind.EXTRACT: 6, JobKind.EMBED: 1})
+    assert estimate.namespaces == 2
+    assert (estimate.seconds, estimate.model_calls, estimate.tokens, estimate.cost_usd) == (3.5, 7, 600, 3.0)
+    assert (estimate.conflicts, estimate.refused) == (1, 0)
     assert await letters.states() == before
 
 

@@ -120,7 +120,7 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
         former = await self._former_facts(tx, owner, at) if "facts" in load else []
         blocks = await self.blocks(tx, owner) if "blocks" in load else []
         summaries = await self.summaries(tx, owner, limit=MAX_SUMMARIES) if "summary" in load else []
-        told = [each for each in summaries if at is None or each.updated_at <= at]
+        of_then = [each for each in summaries if at is None or each.updated_at <= at]
         profile = await self.profile(tx, owner) if "profile" in load else None
         return Briefing(
             episodes=await self.episodes(tx, owner, wanted.ids) if wanted.ids else [],
@@ -128,8 +128,8 @@ class InMemoryStore(InMemoryEpisodes, InMemoryFacts, InMemoryDocuments, InMemory
             former=former_of(former, wanted),
             blocks=[block for block in blocks if at is None or block.updated_at <= at],
             summary=next(
-                (each for each in told if each.scope.session_id == wanted.session_id),
-                max(told, key=lambda each: each.last_message_at or _BEGINNING, default=None),
+                (each for each in of_then if each.scope.session_id == wanted.session_id),
+                max(of_then, key=lambda each: each.last_message_at or _BEGINNING, default=None),
             ),
             profile=profile if at is None or _is_of(profile, at) else None,
         )

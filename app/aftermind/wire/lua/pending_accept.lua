@@ -6,8 +6,8 @@
 -- 7 `known` the highest generation of the caller ('': none)
 -- 8 `sent`  when the caller sent this, in ms of this server's clock ('': unknown). Where that is MAX_ACCEPT_MS ago or
 -- more (the server was suspended), the turns count as accepted then
--- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '<4': 4, or the last if that is lower; '-': none),
--- hash of the content ('': without a key), payload
+-- 9 n       turns; then for each: job, owner, session, base, messages, generation ('': the last; '<4': 4, or the last if
+-- that is lower; '-': none), hash of the content ('': without a key), payload
 -- then      the doorbell messages, at most n, in the order of the turns
 -- Returns for each turn: 0, base: accepted; 1, base: exists already; 2..5, value: refused by the limit of that
 -- position;

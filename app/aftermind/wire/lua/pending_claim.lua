@@ -102,8 +102,8 @@ while #claimed < most_turns do
   redis.call('ZADD', LEASED, whole(now + lease), job)
   bytes = bytes + size
   claimed[#claimed + 1] =
-    {job, following[3], turn[1], turn[2], attempts, lost, number_of(turn[8]) or turn[4], lost >= most_lost and 1 or 0, resolved(turn[5]), turn[6],
-     turn[7]}
+    {job, following[3], turn[1], turn[2], attempts, lost, number_of(turn[8]) or turn[4], lost >= most_lost and 1 or 0,
+     resolved(turn[5]), turn[6], turn[7]}
   kind = lost
   if #claimed >= most_such or size > LARGE_TURN_BYTES then break end
 end
