@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.metadata import version
-from itertools import permutations
 
 from aftermind import errors
 from aftermind.api import address_resolution
@@ -103,27 +102,35 @@ async def announce_keys(settings: Settings) -> None:
         await link.close()
 
 
-def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, str, str]]:
-    """Setting, process, and another process whose newest key the first one does not have.
+def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, list[str], list[str]]]:
+    """Each newest key that a process lacks: its setting, the processes without it, and those whose newest key it is.
 
     A process without any key of a kind is left out: it may not need one.
     """
-    return [
-        (setting, one, other)
-        for one, other in permutations(sorted(processes), 2)
-        for setting in sorted(processes[one].keys() - {SETTINGS, ABOUT})
-        if processes[one][setting] and (newest := processes[other].get(setting, ())[:1])
-        if newest[0] not in processes[one][setting]
-    ]
+    newest: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(processes):
+        for setting, keys in processes[name].items():
+            if keys and setting not in (SETTINGS, ABOUT):
+                newest.setdefault((setting, keys[0]), []).append(name)
+    without = {
+        (setting, key): [
+            name for name in sorted(processes) if (keys := processes[name].get(setting)) and key not in keys
+        ]
+        for setting, key in newest
+    }
+    return sorted((setting, lacking, newest[setting, key]) for (setting, key), lacking in without.items() if lacking)
 
 
-def find_other_settings(processes: Mapping[str, Fingerprints], ours: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Processes whose compared settings differ from ours, with theirs."""
-    found = [
-        (name, [each for each in announced.get(SETTINGS, ()) if _is_compared(each) and each not in ours])
-        for name, announced in processes.items()
-    ]
-    return [(name, differing) for name, differing in sorted(found) if differing]
+def find_other_settings(
+    processes: Mapping[str, Fingerprints], ours: Sequence[str]
+) -> list[tuple[list[str], tuple[str, ...]]]:
+    """Processes whose compared settings differ from ours, with theirs: one entry for all that have the same."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(processes):
+        announced = processes[name].get(SETTINGS, ())
+        differing = tuple(each for each in announced if _is_compared(each) and each not in ours)
+        found.setdefault(differing, []).append(name)
+    return [(names, differing) for differing, names in found.items() if differing]
 
 
 def _is_compared(announced: str) -> bool:

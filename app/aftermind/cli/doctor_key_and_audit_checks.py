@@ -14,7 +14,7 @@ from aftermind.settings import Settings
 from aftermind.wire.process_registry import list_announced
 from aftermind.wire.redis.client import RedisLink
 
-NAMED_TENANTS = 3  # in one finding: a restore, or a wrong key, concerns all of them
+MAX_NAMES = 3  # in one finding: a restore, or a wrong key, concerns all tenants or processes
 
 
 @reports_failure("audit keys", "See `aftermind audit verify`.")
@@ -78,20 +78,20 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
     findings = [
         Finding(
             what="keys",
-            seen=f"{one} does not have the newest AFTERMIND_{setting.upper()} of {other}",
+            seen=f"without the newest AFTERMIND_{setting.upper()} of {_names(those)}: {_names(lacking)}",
             verdict=Verdict.BAD,
             remedy=f"Give every process the same AFTERMIND_{setting.upper()} (or _FILE), the newest key first.",
         )
-        for setting, one, other in find_mismatches(seen)
+        for setting, lacking, those in find_mismatches(seen)
     ]
     findings += [
         Finding(
             what="settings",
-            seen=f"{process} runs with {', '.join(theirs)}; this command has other values",
+            seen=f"{', '.join(theirs)} in {_names(those)}; this command has other values",
             verdict=Verdict.WARNING,
-            remedy="Restart the process with the new settings: `aftermind up` does it for the embedded stack.",
+            remedy="Restart these processes with the new settings: `aftermind up` does it for the embedded stack.",
         )
-        for process, theirs in find_other_settings(announced, list_settings(settings))
+        for those, theirs in find_other_settings(announced, list_settings(settings))
     ]
     findings = findings or [
         Finding(what="keys", seen=f"{len(announced)} running processes and this one use the same keys")
@@ -123,6 +123,6 @@ async def _master_keys(found: Addresses, settings: Settings) -> list[Finding]:
     return findings
 
 
-def _names(tenants: Sequence[str]) -> str:
-    more = len(tenants) - NAMED_TENANTS
-    return ", ".join(tenants[:NAMED_TENANTS]) + (f", and {more:,} others" if more > 0 else "")
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f", and {more:,} others" if more > 0 else "")

@@ -38,6 +38,17 @@ _PASSING = (
     TimeoutError,
     asyncio.IncompleteReadError,
 )
+# Hints for servers that answer, but not as they should.
+_HINTS = {
+    pg.InvalidAuthorizationSpecificationError: (
+        "Correct the user or the password of its URL: `aftermind doctor` names the setting."
+    ),
+    pg.InvalidCatalogNameError: "Create the database, or correct its name in the URL, then run `aftermind migrate`.",
+    pg.TooManyConnectionsError: (
+        "Raise max_connections of Postgres, put pgbouncer in front of it, or run fewer processes: see docs/guides/sizing.md."
+    ),
+    pg.DiskFullError: "Free disk space on the server of Postgres.",
+}
 _DRIVER_ERRORS = (
     sa.DBAPIError,
     sa.TimeoutError,
@@ -98,7 +109,8 @@ def _raise(what: str, exc: Exception) -> NoReturn:
     if isinstance(cause, _ABORTED):
         raise errors.StatementAborted(what, short(cause)) from exc
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
-        raise errors.StoreUnavailable(what, short(cause)) from exc
+        hint = next((text for kind, text in _HINTS.items() if isinstance(cause, kind)), None)
+        raise errors.StoreUnavailable(what, short(cause), *([hint] if hint else [])) from exc
     raise exc
 
 

@@ -220,11 +220,8 @@ async def test_processes_with_different_keys_are_bad(database: Database, redis_u
     await rotating.close()
     await worker.close()
 
-    assert lacking == {
-        "this process does not have the newest AFTERMIND_WEBHOOK_KEY of worker two",
-        "worker one does not have the newest AFTERMIND_WEBHOOK_KEY of worker two",
-    }
-    assert "this process does not have the newest AFTERMIND_ENCRYPTION_KEY of worker one" in strange
+    assert lacking == {"without the newest AFTERMIND_WEBHOOK_KEY of worker two: this process, worker one"}
+    assert "without the newest AFTERMIND_ENCRYPTION_KEY of worker one, worker two: this process" in strange
     assert not any(secret in text for secret in (OLD, NEW, "a master key"))
 
 
@@ -293,7 +290,7 @@ async def test_a_worker_that_runs_with_other_settings_is_named(
     await worker.close()
 
     assert seen.verdict is Verdict.WARNING
-    assert "worker one runs with extractor=off" in seen.seen
+    assert "extractor=off in worker one" in seen.seen
     assert alike == []
 
 

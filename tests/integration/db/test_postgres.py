@@ -173,13 +173,14 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once(url: str, why: 
 
 async def test_a_wrong_password_and_an_unknown_database_are_named(database: Database, servers: Servers) -> None:
     for url, why in (
-        (servers.endpoints.postgres_url.replace("aftermind:", "aftermind:x"), "password"),
-        (database.url + "_not", "does not exist"),
+        (servers.endpoints.postgres_url.replace("aftermind:", "aftermind:x"), "password.*Correct the user or"),
+        (database.url + "_not", "does not exist.*Create the database, or"),
     ):
         async with closing(PostgresDatabase(url)) as db:
             with pytest.raises(errors.StoreUnavailable, match=why) as refused:
                 await db.watermark()
             assert "secret" not in str(refused.value)
+            assert "Is Postgres running?" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "nothing", ""])
