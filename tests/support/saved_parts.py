@@ -1,6 +1,6 @@
 """Traits that somebody wants of a profile, as a Pydantic model of their own."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class TurnCount(BaseModel):
@@ -8,6 +8,12 @@ class TurnCount(BaseModel):
 
     turns_seen: int = 0
     home: str | None = None
+
+
+class Aliased(BaseModel):
+    """A trait under another name than its field's."""
+
+    home: str = Field(alias="lives_in")
 
 
 class Spelling(BaseModel):

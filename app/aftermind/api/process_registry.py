@@ -114,7 +114,7 @@ def find_mismatches(processes: Mapping[str, Fingerprints]) -> list[tuple[str, li
                 newest.setdefault((setting, keys[0]), []).append(name)
     without = {
         (setting, key): [
-            name for name in sorted(processes) if (keys := processes[name].get(setting)) and key not in keys
+            name for name in sorted(processes) if (keys := processes[name].get(setting, ())) and key not in keys
         ]
         for setting, key in newest
     }

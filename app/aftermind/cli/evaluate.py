@@ -1,6 +1,7 @@
 """`aftermind eval`: recall measured on questions with labelled evidence, and two settings compared."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +47,7 @@ CATEGORY_WIDTH = 12  # longer names are wrapped: with the default budgets, the t
 
 Given = Mapping[str, Any]  # Any: values of recall options and of settings, which check them
 
+_SECOND = re.compile(r"^[^,{]+,\s*([a-z_]+)=")  # of "a=1,b=2"
 _SET = "Recall option or setting, as NAME=VALUE; may be repeated."
 
 
@@ -219,11 +221,15 @@ def parse_assignments(given: Sequence[str]) -> Given:
         if name in ("since", "until", "known_at"):
             found[name] = moment(name, text)
         else:
-            found[name] = text.split(",") if name in ("load", "roles") else _value(text)
+            found[name] = text.split(",") if name in ("load", "roles") else _value(name, text)
     return found
 
 
-def _value(text: str) -> Any:  # Any: JSON, else text
+def _value(name: str, text: str) -> Any:  # Any: JSON, else text
+    if (second := _SECOND.search(text)) and second[1] in {*RecallOptions.__annotations__, *Settings.model_fields}:
+        raise errors.InvalidSettings(
+            name, text, "name each option or setting alone: --set NAME=VALUE --set NAME=VALUE."
+        )
     try:
         return json.loads(text)
     except ValueError:

@@ -45,7 +45,8 @@ _HINTS = {
     ),
     pg.InvalidCatalogNameError: "Create the database, or correct its name in the URL, then run `aftermind migrate`.",
     pg.TooManyConnectionsError: (
-        "Raise max_connections of Postgres, put pgbouncer in front of it, or run fewer processes: see docs/guides/sizing.md."
+        "Raise max_connections of Postgres, put pgbouncer in front of it, or run fewer processes: see "
+        "docs/guides/sizing.md."
     ),
     pg.DiskFullError: "Free disk space on the server of Postgres.",
 }

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -20,7 +20,7 @@ _PYTHON_TYPES: Mapping[object, Any] = MappingProxyType(
         "number": float,
         "boolean": bool,
         "string": str,
-        "array": list[object],
+        "array": list[object],  # one of several types
         "object": dict[str, object],
         "null": None,
     }
@@ -46,8 +46,8 @@ class ProfileSchema:
 
     def _type_of(self, name: str) -> TypeAdapter[Any] | None:  # Any: of the schema
         if self.model is not None:
-            field = self.model.model_fields.get(name)
-            if field is None:
+            named = {field.alias or name: field for name, field in self.model.model_fields.items()}
+            if (field := named.get(name)) is None:
                 return None
             wanted_type: Any = field.annotation or object
             return TypeAdapter(Annotated[wanted_type, *field.metadata] if field.metadata else wanted_type)
@@ -77,8 +77,12 @@ def _is_number(schema: Mapping[str, Any]) -> bool:  # Any: JSON
 
 
 def _python_type(wanted: Json) -> Any:  # Any: a type is no value of a static one
-    """The type of a JSON schema: by its `type`, one or several, or those of its `anyOf`; else any."""
+    """The type of a JSON schema: by its `enum`, its `type`, one or several, with `items`, or its `anyOf`; else any."""
     schema = wanted if isinstance(wanted, dict) else {}
+    if isinstance(values := schema.get("enum"), list) and values:
+        return Literal[tuple(each for each in values if not isinstance(each, dict | list))]
+    if schema.get("type") == "array":
+        return list[_python_type(schema.get("items"))]  # type: ignore[misc]  # a type that data names
     if isinstance(schema.get("anyOf"), list):
         return Union[tuple(_python_type(each) for each in schema["anyOf"]) or (object,)]  # noqa: UP007 - of a tuple
     named = schema.get("type")

@@ -141,12 +141,28 @@ async def test_a_profile_by_rules_has_what_the_facts_have() -> None:
 
 
 async def test_a_profile_by_rules_has_the_types_of_its_schema() -> None:
-    schema = '{"properties": {"age": {"type": "integer"}, "lives_in": {"type": "boolean"}}}'
-    async with Memory("inmemory", settings=Settings(**{**OFFLINE.model_dump(), "profile_schema": schema})) as memory:
-        await memory.remember("I'm 34 years old. I live in Leeds.", user_id="ana")
-        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+    of_values = '{"type": "array", "items": {"enum": ["tea", "coffee"]}}'
+    works_at = '{"enum": ["Acme", "Initech"]}'
+    schema = (
+        '{"properties": {"age": {"type": "integer"}, "lives_in": {"type": "boolean"}, '
+        f'"works_at": {works_at}, "has_job": {{"enum": ["baker"]}}, "likes": {of_values}}}}}'
+    )
 
-    assert {name: trait.value for name, trait in profile.traits.items()} == {"age": 34}
+    assert await _traits(schema) == {"age": 34, "works_at": "Acme"}
+
+
+async def test_a_profile_by_rules_has_the_aliases_of_its_model() -> None:
+    assert await _traits("tests.support.saved_parts:Aliased") == {"lives_in": "Leeds"}
+
+
+async def _traits(schema: str) -> dict[str, object]:
+    settings = Settings(**{**OFFLINE.model_dump(), "profile_schema": schema})
+    async with Memory("inmemory", settings=settings) as memory:
+        await memory.remember(
+            "I'm 34 years old. I live in Leeds. I work at Acme. I'm a plumber. I like jazz.", user_id="ana"
+        )
+        profile = await wait_until(lambda: _version(memory, 1), description="a profile")
+    return {name: trait.value for name, trait in profile.traits.items()}
 
 
 async def test_a_recall_without_a_session_has_the_summary_of_the_session_with_the_latest_message() -> None:
