@@ -25,10 +25,10 @@ _MISSPELT = {
     **dict.fromkeys(("createdAt", "create_at"), "created_at"),
     **dict.fromkeys(("expiresAt", "expire_at", "expired_at"), "expires_at"),
 }
-_TEXT_PARTS = {"text", "input_text", "output_text"}
-_MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "image", "document", "refusal"}
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # field of the text
+_MEDIA_PARTS = {"image_url", "input_image", "input_audio", "file", "input_file", "image", "document"}
 # What describes a media part; every other text in it is the image or file itself, however short.
-_DESCRIPTION = {"type", "media_type", "mime_type", "filename", "format", "detail", "file_id", "id", "title", "refusal"}
+_DESCRIPTION = {"type", "media_type", "mime_type", "filename", "format", "detail", "file_id", "id", "title"}
 _REFERENCE = re.compile(r"(?:https?|gs|s3)://", re.IGNORECASE)
 _ROLES = {"developer": Role.SYSTEM, "function": Role.TOOL, "human": Role.USER, "ai": Role.ASSISTANT}
 
@@ -141,7 +141,8 @@ def _parsed(given: object, index: int) -> Message:
     if not isinstance(given, Mapping):
         why = "a message is a text, a Message, or a dict with role and content."
         raise errors.InvalidMessage("message", given, why, index=index)
-    content, attachments = _content(given.get("content"), index)
+    said = given.get("refusal") if given.get("content") is None else given["content"]
+    content, attachments = _content(said, index)
     metadata = {} if given.get("metadata") is None else given["metadata"]
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)
@@ -182,13 +183,13 @@ def _content(content: object, index: int) -> tuple[str, list[Json]]:
         kind = str(part.get("type")) if isinstance(part, Mapping) else None
         if isinstance(part, str):
             texts.append(part)
-        elif kind in _TEXT_PARTS and isinstance(part, Mapping) and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+        elif isinstance(part, Mapping) and isinstance(text := part.get(_TEXT_PARTS.get(kind or "")), str):
+            texts.append(text)
         elif kind in _MEDIA_PARTS and isinstance(part, Mapping):
             attachments.append(_described(part))
             kinds.append(kind.removeprefix("input_").removesuffix("_url"))
         else:
-            why = f"the type of a part is one of {', '.join(sorted(_TEXT_PARTS | _MEDIA_PARTS))}. Leave others out."
+            why = f"the type of a part is one of {', '.join(sorted({*_TEXT_PARTS, *_MEDIA_PARTS}))}. Leave others out."
             raise errors.InvalidMessage("content", part, why, index=index)
     text = "\n".join(texts)
     if attachments and not text.strip():  # a model and a block are shown that there was something

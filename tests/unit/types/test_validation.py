@@ -263,6 +263,14 @@ def test_tool_calls_without_text_are_a_message_and_keep_their_ids() -> None:
     assert told.metadata["tool_call_id"] == "c1"
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [{"content": None, "refusal": "I can't help."}, {"content": [{"type": "refusal", "refusal": "I can't help."}]}],
+)
+def test_a_refusal_is_the_text_of_its_message(refused: dict[str, Any]) -> None:
+    assert one({"role": "assistant", **refused}).content == "I can't help."
+
+
 @pytest.mark.parametrize("key", ["occurred_at", "created_at", "timestamp"])
 @pytest.mark.parametrize("value", ["2024-02-29T12:00:00Z", "2024-02-29T13:00:00+01:00", 1709208000, 1709208000.0])
 def test_times_are_read_in_each_usual_form_and_kept_in_utc(key: str, value: Any) -> None:
