@@ -122,6 +122,21 @@ _KIN_WORDS: Mapping[str, str] = {
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 
 
+# Something that happened once, at the start of its validity: it is not true of a later year, though it has no end.
+_EVENTS = (
+    "visited",
+    "travelled_to",
+    "went_to",
+    "attended",
+    "met",
+    "bought",
+    "sold",
+    "graduated",
+    "won",
+    "read",
+    "watched",
+)
+
 _ARTICLES = frozenset({"a", "an", "the", "my", "his", "her", "their", "our"})
 
 # Multi-valued, but two objects of one kind exclude each other.
@@ -143,6 +158,11 @@ def cardinality(predicate: str, said: Cardinality | None = None) -> Cardinality:
     if predicate in OPPOSITES or predicate.startswith(("has_", "visited", "owns", "speaks", "allergic")):
         return Cardinality.MULTI
     return said or Cardinality.MULTI
+
+
+def is_event(predicate: str) -> bool:
+    """Whether it is of an event, which has a time, and not of a state, which lasts."""
+    return predicate.startswith(_EVENTS)
 
 
 def searched_text(fact: Fact) -> str:

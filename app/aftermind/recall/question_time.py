@@ -9,6 +9,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.facts.predicates import is_event
 from aftermind.llm.offline import dates
 from aftermind.ranking.languages import english_words
 from aftermind.ranking.passages import split_sentences
@@ -156,15 +157,11 @@ class QuestionTime:
         return list(former) if self.is_undated_past else self.valid_facts(former)
 
     def valid_facts(self, facts: Sequence[Fact]) -> list[Fact]:
-        """The facts that were true at any time of the period; none without one."""
-        if self.start is None or self.end is None:
+        """The facts that were true at any time of the period, or happened in it; none without one."""
+        start, end = self.start, self.end
+        if start is None or end is None:
             return []
-        return [
-            fact
-            for fact in facts
-            if (fact.valid_from is None or fact.valid_from < self.end)
-            and (fact.valid_to is None or fact.valid_to > self.start)
-        ]
+        return [fact for fact in facts if _is_within(fact, start, end)]
 
     def threshold(self, min_score: float) -> float:
         """The least score that a turn may have before it is preferred, to have `min_score` then."""
@@ -215,6 +212,12 @@ class QuestionTime:
             return bonus + IN_PERIOD
         is_later = item.occurred_at >= self.end and not is_near and _LOOKS_BACK.search(text) is None
         return bonus - (LATER if is_later and self.is_past else 0.0)
+
+
+def _is_within(fact: Fact, start: datetime, end: datetime) -> bool:
+    if is_event(fact.predicate) and fact.valid_from is not None:
+        return start <= fact.valid_from < end
+    return (fact.valid_from is None or fact.valid_from < end) and (fact.valid_to is None or fact.valid_to > start)
 
 
 def _asks_ever(text: str) -> bool:

@@ -90,6 +90,26 @@ async def test_a_question_about_a_longer_period_gets_all_that_was_true_and_happe
     assert {text for text, day in said.items() if day[0] == 2025} <= {*texts(year)}
 
 
+async def test_an_event_is_of_the_period_in_which_it_happened() -> None:
+    visits = {"I visited Lisbon.": (2022, 6, 1), "I visited Porto.": (2023, 6, 1), "I visited Faro.": (2024, 1, 3)}
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for said, day in visits.items():
+            await memory.remember([Message.user(said, occurred_at=datetime(*day, tzinfo=UTC))], user_id="mia")
+        await memory.drain(user_id="mia", timeout=60)
+        found = {
+            question: {match.item.object for match in matches if isinstance(match.item, Fact)}
+            for question in (
+                "Which city did I visit in 2023?",
+                "Which cities did I visit since 2023?",
+                "Which cities did I visit before 2023?",
+                "Which cities have I visited?",
+            )
+            if (matches := await memory.recall_scored(question, user_id="mia", load=["facts"]))
+        }
+
+    assert list(found.values()) == [{"Porto"}, {"Porto", "Faro"}, {"Lisbon"}, {"Lisbon", "Porto", "Faro"}]
+
+
 async def test_a_month_is_the_latest_one_with_messages_that_match() -> None:
     month = datetime.now(UTC).replace(day=1) - timedelta(days=15)
     said = {"We saw bees at the lake.": month - timedelta(days=365), "I prefer dark mode.": month}
