@@ -418,7 +418,10 @@ def signatures_page() -> str:
     top = len(errors.AftermindError.mro())
     for kind in _with_subclasses(errors.AftermindError):
         indent = "&ensp;" * (len(kind.mro()) - top)
-        parts.append(f"| {indent}`{kind.__name__}` | {_cell(_first_line(kind))} |\n")
+        own = kind.__init__ if "__init__" in vars(kind) else None
+        arguments = ", ".join(list(inspect.signature(own).parameters)[1:]) if own else ""
+        named = f"{kind.__name__}({arguments})" if arguments else kind.__name__
+        parts.append(f"| {indent}`{named}` | {_cell(_first_line(kind))} |\n")
     return "".join(parts)
 
 

@@ -346,7 +346,8 @@ class Memory:
 
         At most `limit` episodes and `limit` facts, and in addition other messages of an episode's burst.
 
-        Raises `StoreUnavailable` where a block would be degraded.
+        Raises `StoreUnavailable` where a block would be degraded for want of a store. Where the reranker failed, the
+        matches have no `rerank_score`.
         """
         scope = await groups.scope_of(
             self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id

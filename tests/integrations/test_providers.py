@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from aftermind import Settings, errors
+from aftermind import Message, Settings, errors
 from aftermind.llm import factory
 from aftermind.llm.protocols import ChatReply, Embedder, ExtractionRequest, TurnText, embedder_identity
 from aftermind.llm.provider_connections import Providers
@@ -199,6 +199,16 @@ async def test_claude_calls_tools_and_gets_their_results(provider: Provider) -> 
         ("assistant", ["text", "tool_use"]),
         ("user", ["tool_result", "text"]),
     ]
+
+
+async def test_claude_is_given_the_names_of_speakers(provider: Provider) -> None:
+    chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
+    said = [Message.user("I live in Oslo.", name="alice"), Message.user("I live in Lima.", name="cy lee")]
+
+    await reply_of(chat, [each.to_chat() for each in said])
+
+    parts = provider.seen[0][1]["messages"][0]["content"]
+    assert [each["text"] for each in parts] == ["alice:", "I live in Oslo.", "cy_lee:", "I live in Lima."]
 
 
 async def test_claude_sees_images(provider: Provider) -> None:

@@ -66,7 +66,9 @@ def create(
     prompt: Annotated[str | None, typer.Option(help="For reextract: additional instructions for the model.")] = None,
     rate: Annotated[float, typer.Option(help="Jobs per second.")] = RATE,
     concurrency: Annotated[int, typer.Option(help="Maximum number of unfinished jobs.")] = CONCURRENCY,
-    max_failures: Annotated[float, typer.Option(help="Pause if a larger share fails again.")] = MAX_FAILURE_SHARE,
+    max_failures: Annotated[
+        float, typer.Option(help="Pause if a larger share fails again, of at least 10.")
+    ] = MAX_FAILURE_SHARE,
     sample: Annotated[
         int, typer.Option(min=0, help="Run this number of extractions without writing, and show the facts.")
     ] = 0,

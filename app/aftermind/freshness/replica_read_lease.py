@@ -84,7 +84,7 @@ class ReplicaLease:
             owed = await self._ask(owner.namespace, seconds=left)
         except (errors.Unavailable, errors.Conflict) as exc:
             return Passed(
-                marks=marks, doubt=f"may be stale: the primary did not confirm that replicas are up to ({exc})"
+                marks=marks, doubt=f"may be stale: the primary did not confirm that replicas are up to date ({exc})"
             )
         if owed is None:
             return Passed(marks=None)

@@ -63,6 +63,7 @@ from aftermind.settings import Settings
 from aftermind.stores import feedback_counts
 from aftermind.stores.protocol import EpisodeFilter, Store
 from aftermind.stores.search import HITS, BlockRequest, Briefing, EpisodeSearch, Search, SearchResult, with_passages
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import (
     Block,
     EmbedderIdentity,
@@ -95,6 +96,8 @@ LocalTurns = Callable[[Scope], Awaitable[Sequence[Turn]]]
 UnstoredTurns = Callable[[Transaction, Scope], Awaitable[Sequence[bytes]]]
 _Serving = tuple[QueryVectors, PendingTurns]
 Follow = Callable[[EmbedderIdentity], Awaitable[_Serving | None]]
+
+log = get_logger(__name__)
 
 REPLICAS_SHARE = 0.6  # of the time left, for all replicas together; what remains is the primary's
 # For pending texts, of the budget: they end before `REPLICAS_SHARE`, so that no replica is left because of them.
@@ -217,6 +220,7 @@ class Recall:
         self._pending_turns = pending_turns or PendingTurns(None, language_for=settings.language_for)
         self._local, self._unstored = local_turns, unstored
         self._reranker, self._index, self._generation = reranker, index, generation
+        self._reranker_failure: str | None = None
         self._follow, self._followed = follow, [(vectors, self._pending_turns)]
         self._opening: dict[tuple[asyncio.AbstractEventLoop, EmbedderIdentity], asyncio.Future[_Serving | None]] = {}
 
@@ -643,6 +647,9 @@ class Recall:
                 self._reranker, run.query.searched, [*run.matches, *found], deadline=run.deadline
             )
             run.degraded += [failure] if failure else []
+            if failure is not None and failure != self._reranker_failure:  # once, until it works or fails otherwise
+                log.warning("recall without its reranker", extra={"reason": failure})
+            self._reranker_failure = failure
             episodes = [each for each in reranked if isinstance(each.item, Episode)]
             run.matches = [replace(each, rank=rank) for rank, each in enumerate(episodes, start=1)]
             found = [each for each in reranked if isinstance(each.item, Fact)]

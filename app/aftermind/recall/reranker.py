@@ -28,7 +28,12 @@ async def rerank(
     try:
         async with asyncio.timeout_at(deadline):
             given = await reranker(question, [_read_text(each) for each in matches])
-        pairs = sorted(zip(matches, map(_number, given), strict=True), key=lambda pair: -pair[1])
+        numbers = list(map(_number, given))
+        if len(numbers) != len(matches):
+            return list(
+                matches
+            ), f"the reranker gave {len(numbers)} scores for {len(matches)} texts: its order is missing"
+        pairs = sorted(zip(matches, numbers, strict=True), key=lambda pair: -pair[1])
     except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
         return list(matches), f"the reranker failed ({type(exc).__name__}): its order is missing"
     scores = _falling(sorted((each.score for each in matches), reverse=True))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +17,8 @@ from aftermind.types.uuid7 import uuid7s
 Json = Any  # JSON as decoded: checked once where it enters (types.normalise), so a recursive alias would only add casts
 
 
+_NOT_IN_NAMES = re.compile(r"[\s<|\\/>]+")  # https://platform.openai.com/docs/api-reference/chat/create
+MAX_CHAT_NAME_CHARACTERS = 64
 RESERVED = "aftermind."  # metadata of messages: names that begin so are refused from callers
 RECORD = f"{RESERVED}record"
 
@@ -136,12 +139,15 @@ class Message:
         )
 
     def to_chat(self: "Message | Episode") -> dict[str, Json]:
-        """The message for chat models: role and text, `tool_calls` and `tool_call_id` of its metadata.
+        """The message for chat models: role, text and name, `tool_calls` and `tool_call_id` of its metadata.
 
-        Without its images and files, of which `metadata["attachments"]` has a description.
+        Characters that OpenAI refuses in a name are replaced by `_`; a tool's message has none. Without its images and
+        files, of which `metadata["attachments"]` has a description.
         """
-        of_tools = {name: self.metadata[name] for name in ("tool_calls", "tool_call_id") if name in self.metadata}
-        return {"role": self.role.value, "content": self.content, **of_tools}
+        more = {name: self.metadata[name] for name in ("tool_calls", "tool_call_id") if name in self.metadata}
+        if self.name and self.role is not Role.TOOL:
+            more["name"] = _NOT_IN_NAMES.sub("_", self.name)[:MAX_CHAT_NAME_CHARACTERS]
+        return {"role": self.role.value, "content": self.content, **more}
 
 
 ALL_KINDS = frozenset({"history", "facts", "summary", "profile"})  # what a turn may be kept for: `save=`

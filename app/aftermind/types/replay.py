@@ -146,8 +146,8 @@ class ReplayPlan:
     in it.
 
     `rate` is in jobs per second, `concurrency` the maximum number of unfinished successors. The plan pauses
-    automatically if more than `max_failure_share` of the last 50 finished items are dead again; `note` then has the
-    reason.
+    automatically if more than `max_failure_share` of the last 50 finished items, at least ten, are dead again; `note`
+    then has the reason.
     """
 
     id: PlanId

@@ -4,11 +4,12 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from math import exp, log1p
 from typing import Any
 
 import pytest
 
-from aftermind import Memory, Message, Settings, errors
+from aftermind import Episode, Memory, Message, Settings, errors
 from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.fit_ranking import LEAST_QUESTIONS, fit_namespace
 from aftermind.ranking import FEATURES, models_of
@@ -146,6 +147,33 @@ async def test_candidates_have_a_row_of_features_for_each_turn(memory: Memory) -
     assert set(found.ids) == set(receipt.episode_ids)
     assert found.features.shape == (6, len(FEATURES))
     assert found.feature_names == FEATURES
+
+
+async def test_the_score_of_a_message_can_be_computed_by_the_guide(memory: Memory) -> None:
+    """docs/guides/evaluation.md: the model of both, 0.3 in the session that asks, 0.8 times log(1 + names)."""
+    said = ["The knee hurts after the long run.", "The knee hurts after a run in Hamburg with Peter.", "I like tea."]
+    for number, text in enumerate(said):
+        await memory.remember(text, user_id="Ann", session_id=f"s{number}")
+    asked: dict[str, Any] = {"query": "Does the knee hurt after a run?", "user_id": "Ann", "session_id": "s0"}
+    found = await memory.ranking.candidates(**asked)
+    matches = await memory.recall_scored(load=["history"], **asked)
+
+    model: Any = found.models_json["both"]
+    weights = [model["coefficients"][name] for name in found.feature_names]
+    odds = dict(zip(found.ids, found.features @ weights + model["intercept"], strict=True))
+    more = {said[0]: 0.3, said[1]: 0.8 * log1p(2)}
+    scores = {
+        text: match.score
+        for match in matches
+        if isinstance(match.item, Episode) and (text := match.item.content) in more
+    }
+    computed = {
+        match.item.content: 1 / (1 + exp(-odds[match.item.id] - more[match.item.content]))
+        for match in matches
+        if isinstance(match.item, Episode) and match.item.content in more
+    }
+    assert scores == pytest.approx(computed)
+    assert len(scores) == 2
 
 
 async def test_the_models_of_candidates_can_be_changed_and_set(memory: Memory) -> None:

@@ -37,7 +37,9 @@ async def test_the_order_of_a_reranker_is_that_of_messages_facts_and_blocks() ->
 
 
 @pytest.mark.parametrize("scores", [[1.0], [1.0, float("nan")]])
-async def test_a_reranker_that_returns_no_score_for_each_message_loses_none(scores: list[float]) -> None:
+async def test_a_reranker_that_returns_no_score_for_each_message_loses_none(
+    scores: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     async def forgetful(question: str, texts: Sequence[str]) -> list[float]:
         return scores
 
@@ -45,9 +47,26 @@ async def test_a_reranker_that_returns_no_score_for_each_message_loses_none(scor
         await say(memory, ("I fed the cat.", (2024, 3, 1)), ("I brushed the cat.", (2024, 3, 2)))
         block = await memory.recall("What about the cat?", user_id="vera", rerank=True, load=["history"])
 
+        caplog.clear()
+        found = await memory.recall_scored("What about the cat?", user_id="vera", rerank=True, load=["history"])
+
     assert len(block.matches) == 2
     assert block.degraded is not None
     assert "reranker" in block.degraded
+    assert [match.rerank_score for match in found] == [None, None]
+    assert not caplog.records, "it failed in the same way: one line is enough"
+
+
+async def test_the_log_has_the_failure_of_a_reranker_whoever_asks(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(question: str, texts: Sequence[str]) -> list[float]:
+        raise RuntimeError("cuda")
+
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED), reranker=broken) as memory:
+        await say(memory, ("I fed the cat.", (2024, 3, 1)))
+        await memory.recall_scored("What about the cat?", user_id="vera", rerank=True)
+
+    [line] = [each for each in caplog.messages if each.startswith("recall without its reranker")]
+    assert "RuntimeError" in line
 
 
 @pytest.mark.parametrize("token_budget", [60, 100])

@@ -124,6 +124,21 @@ def test_an_api_key_in_an_address_is_not_read(service: Service, user: str) -> No
     assert _status(service, f"/v1/users/{user}/events?token={service.keys['all']}") == 401
 
 
+def test_a_page_of_an_allowed_origin_may_use_every_method_of_the_api(service: Service) -> None:
+    paths = httpx.get(f"{service.url}/v1/openapi.json").json()["paths"]
+    methods = {name.upper() for operations in paths.values() for name in operations if name != "parameters"}
+
+    allowed = {
+        method: httpx.options(
+            f"{service.url}/v1/whoami", headers={"Origin": ORIGIN, "Access-Control-Request-Method": method}
+        ).status_code
+        for method in methods
+    }
+
+    assert "PATCH" in allowed
+    assert set(allowed.values()) == {200}
+
+
 def test_a_page_of_an_allowed_origin_may_call_the_api_and_others_may_not(service: Service, user: str) -> None:
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
     path = f"{service.url}/v1/users/{user}/turns"

@@ -26,6 +26,7 @@ class FormEffect(StrEnum):
 
     ASSERT = "assert"
     END = "end"  # it is over
+    PAST = "past"  # it was so once: in the time that the words name, or at any before the message
     DENY = "deny"  # it never was
     NOT = "not"  # ended if a word like "anymore" is present, else it never was
     LEAVE = "leave"  # over, for the first of several predicates that is believed of the object
@@ -64,6 +65,16 @@ class FormRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elision:
+    """A subject that a second clause leaves out: "and work at Acme", "and allergic to nuts"."""
+
+    pattern: re.Pattern[str]  # the conjunction before its verb or state
+    subject: str
+    needs: re.Pattern[str]  # before it
+    unless: re.Pattern[str]  # before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
     """A language: its rules, and the words that bound clauses and objects. All words are in lower case."""
 
@@ -94,6 +105,8 @@ class Grammar:
     status_ends: Mapping[str, str]  # by a status of a relationship, the predicates that it ends
     dates: Mapping[str, str]
     date_words: re.Pattern[str]
+    durations: Mapping[str, str]  # words of a duration, in English
+    duration: re.Pattern[str]  # of what is still true: `count` and `unit` ("for two years")
     weekdays: Mapping[str, str]  # of past forms, where the clause has no other time: "on Friday" is the last one
     weekday_words: re.Pattern[str]
     past: re.Pattern[str]
@@ -102,13 +115,10 @@ class Grammar:
     questions: re.Pattern[str]
     ended: re.Pattern[str]
     stops: re.Pattern[str]
-    elided: re.Pattern[str] | None
-    elided_subject: str
-    elided_needs: re.Pattern[str]
+    elisions: tuple[Elision, ...]
     relative: re.Pattern[str]
     gerund: re.Pattern[str]
     verbs: re.Pattern[str]
-    elided_after_not: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
     main_clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a comma or a conjunction
@@ -125,7 +135,6 @@ def grammar_of(language: str) -> Grammar:
     for name, text in data["macros"].items():
         macros[name] = _expanded(text, macros)
     conjunctions = _words(data["conjunctions"])
-    elided = data.get("elided")
     either = _alternation(conjunctions)
     patterns: dict[str, Any] = {name: _pattern(data[name]) for name in ("unreal", "reported", "questions", "ended")}
     words: dict[str, Any] = {
@@ -162,18 +171,17 @@ def grammar_of(language: str) -> Grammar:
         status_ends=data["status_ends"],
         dates=data.get("dates", {}),
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
+        durations=data["durations"],
+        duration=_pattern(data["durations"]["form"]),
         weekdays=data["weekdays"],
         weekday_words=re.compile(_alternatives(data["weekdays"]), re.IGNORECASE),
         past=_pattern(data["past"]),
         conjunctions=conjunctions,
-        elided=re.compile(rf"\b((?:{either}|{data['contrast']}) )(?={elided}\b)", re.IGNORECASE) if elided else None,
-        elided_subject=data.get("elided_subject", ""),
-        elided_needs=_pattern(data.get("elided_needs", "")),
+        elisions=tuple(_elision(each, macros, rf"(?:{either}|{data['contrast']})") for each in data["elisions"]),
         relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
         item_prefix=_pattern(data.get("item_prefix", "(?!)")),
         verbs=_stops(data.get("verbs", "(?!)")),
         gerund=_pattern(data.get("gerund", "(?!)")),
-        elided_after_not=_pattern(data.get("elided_after_not", "(?!)")),
         not_instead=re.compile(
             rf" ?,? ?(?:(?:{either}) )?{data['negation']} (?:(?:{'|'.join(data['negation_prepositions'].split())}) )?"
             r"(?P<o>[^,;:]{1,60})",
@@ -186,6 +194,16 @@ def grammar_of(language: str) -> Grammar:
         bare_year=_pattern(data.get("bare_year", "(?!)")),
         **patterns,
         **words,
+    )
+
+
+def _elision(data: Mapping[str, str], macros: Mapping[str, str], joint: str) -> Elision:
+    following = _expanded(data["verbs"], macros)
+    return Elision(
+        pattern=re.compile(rf"\b({joint} )(?={following}\b)", re.IGNORECASE),
+        subject=data["subject"],
+        needs=_pattern(data["needs"]),
+        unless=_pattern(data.get("unless", "(?!)")),
     )
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from aftermind.facts import predicates
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.offline import dates
-from aftermind.llm.offline.grammar import LANGUAGES, FormEffect, FormRule, Grammar, grammar_of
+from aftermind.llm.offline.grammar import LANGUAGES, Elision, FormEffect, FormRule, Grammar, grammar_of
 from aftermind.llm.offline.object_phrase import objects_in
 from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usage
 from aftermind.ranking.languages import language_name
@@ -32,8 +33,10 @@ _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = (
     *({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"}),
-    {"spouse", "relationship_status"},
+    *({"spouse", "relationship_status"}, {"has_job", "diet"}),
 )
+# Of a time in which something was so, and not at which it began or ended.
+_IN_A_PERIOD = re.compile(r"^(?!.*\b(?:since|from|until|till|before|after)\b).*\b(?:in|during|ago|last|around)\b", re.I)
 _SINCE = re.compile(r"\bsince\b", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -55,7 +58,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "6"
+    version = "7"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -210,16 +213,14 @@ class _Sentence:
 
     def _with_subjects(self, text: str) -> str:
         """The sentence with the subject that a second verb shares: "I live in Oslo and work at Acme"."""
-        grammar = self._grammar
-        if grammar.elided is None:
-            return text
+        for elision in self._grammar.elisions:
+            text = elision.pattern.sub(partial(self._with_subject, elision), text)
+        return text
 
-        def completed(found: re.Match[str]) -> str:
-            before = text[: found.start()]
-            is_free = grammar.elided_needs.search(before) and not grammar.elided_after_not.search(before)
-            return f"{found[1]}{grammar.elided_subject} " if is_free else found[0]
-
-        return grammar.elided.sub(completed, text)
+    def _with_subject(self, elision: Elision, found: re.Match[str]) -> str:
+        before = found.string[: found.start()]
+        is_free = elision.needs.search(before) and not elision.unless.search(before)
+        return f"{found[1]}{elision.subject} " if is_free else found[0]
 
     def _is_free(self, match: re.Match[str], rule: FormRule) -> bool:
         return not any(
@@ -286,7 +287,7 @@ class _Sentence:
                     yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
-            case FormEffect.END:
+            case FormEffect.END | FormEffect.PAST:
                 if found:
                     start = start if end else None
                     yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
@@ -404,14 +405,21 @@ class _Sentence:
         if rule.is_timeless:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
-        words = self._clause_around(start, end)
+        clause = words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
-        ends = rule.effect in (FormEffect.END, FormEffect.LEAVE)
+        ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
         if dates.find(words, said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
             if ends or grammar.past.search(self._text[start:end]):
                 words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
+            elif not ends and (lasted := grammar.duration.search(clause)):
+                count, unit = (grammar.durations.get(word := lasted[name].lower(), word) for name in ("count", "unit"))
+                words = f"since {count} {unit}s ago"
+        if rule.effect is FormEffect.PAST and _IN_A_PERIOD.search(words) is not None:
+            period = dates.find(words, said_at)
+            if period is not None and period.start < said_at:
+                return _Validity(period.start, min(period.end, said_at))
         return _period(words, said_at, ends=ends)
 
     def _clause_around(self, start: int, end: int) -> str:
