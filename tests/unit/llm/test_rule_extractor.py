@@ -84,7 +84,7 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
         ("I'm vegan and allergic to peanuts.", ["allergic_to peanuts", "diet vegan"]),
         ("I'm allergic to peanuts and vegan.", ["allergic_to peanuts", "diet vegan"]),
         ("I'm allergic to nuts and a vegetarian.", ["allergic_to nuts", "diet vegetarian"]),
-        ("Well, I'm diabetic and allergic to penicillin.", ["has_condition diabetic", "allergic_to penicillin"]),
+        ("Well, I'm diabetic and allergic to penicillin.", ["allergic_to penicillin", "has_condition diabetic"]),
         ("I'm a vegan nurse.", ["has_job nurse", "diet vegan"]),
         ("Ich bin allergisch gegen Nüsse und Vegetarierin.", ["allergic_to Nüsse", "diet Vegetarierin"]),
         ("Je suis végétarienne et allergique aux noix.", ["allergic_to noix", "diet végétarienne"]),
