@@ -47,6 +47,7 @@ from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
 from aftermind.ledger.replay_overrides import OverrideRules
 from aftermind.llm import factory
+from aftermind.llm.profile_schema import profile_schema
 from aftermind.llm.protocols import Embedder, Extractor, embedder_identity
 from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.outbox import factory as outbox_wiring
@@ -194,6 +195,8 @@ def _in_process_services(
     open_work: OpenWork | None,
 ) -> Parts:
     check_languages(settings)
+    if settings.profile_schema is not None and settings.run_jobs and where.broker is None:
+        profile_schema(settings.profile_schema)  # the jobs of this process would fail by it
     is_stored = where.journal is not None
     codec = make_codec()
     db = MemoryDatabase(None if where.journal is None else JournalWriter(where.journal, codec))

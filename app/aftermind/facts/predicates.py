@@ -123,19 +123,7 @@ OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 
 
 # Something that happened once, at the start of its validity: it is not true of a later year, though it has no end.
-_EVENTS = (
-    "visited",
-    "travelled_to",
-    "went_to",
-    "attended",
-    "met",
-    "bought",
-    "sold",
-    "graduated",
-    "won",
-    "read",
-    "watched",
-)
+_EVENT = re.compile(r"(?:visited|travelled|went|attended|met|bought|sold|graduated|won|read|watched)(?:_|$)")
 
 _ARTICLES = frozenset({"a", "an", "the", "my", "his", "her", "their", "our"})
 
@@ -162,7 +150,7 @@ def cardinality(predicate: str, said: Cardinality | None = None) -> Cardinality:
 
 def is_event(predicate: str) -> bool:
     """Whether it is of an event, which has a time, and not of a state, which lasts."""
-    return predicate.startswith(_EVENTS)
+    return _EVENT.match(predicate) is not None
 
 
 def searched_text(fact: Fact) -> str:

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime
 from functools import partial
 
-from aftermind import Memory, Message, Settings
+import pytest
+
+from aftermind import Memory, Message, Settings, errors
 from aftermind.types import JobKind, Profile
 from tests.support.waiting import wait_until
 
@@ -153,6 +155,11 @@ async def test_a_profile_by_rules_has_the_types_of_its_schema() -> None:
 
 async def test_a_profile_by_rules_has_the_aliases_of_its_model() -> None:
     assert await _traits("tests.support.saved_parts:Aliased") == {"lives_in": "Leeds"}
+
+
+async def test_a_profile_schema_that_cannot_be_imported_is_refused_when_the_memory_is_opened() -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"profile_schema.*cannot be imported"):
+        Memory("inmemory", settings=Settings(profile_schema="nope.mod:Profile"))
 
 
 async def _traits(schema: str) -> dict[str, object]:
