@@ -206,7 +206,7 @@ def forget(
 
     gone = terminal.with_memory(work)
     counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
-    out.print(f"Forgotten: {counts or 'nothing was stored'}; {gone.pending_turns} pending turns.")
+    out.print(f"Forgotten: {counts or 'nothing was stored'}; {terminal.count_of(gone.pending_turns, 'pending turn')}.")
     if gone.proof is not None:
         _show_proof(gone.proof, user, namespace, wide=wide)
         about = {"user_id": user, "namespace": namespace or Settings().namespace, "not_searched": NOT_SEARCHED}
