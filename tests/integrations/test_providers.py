@@ -204,11 +204,13 @@ async def test_claude_calls_tools_and_gets_their_results(provider: Provider) -> 
 async def test_claude_is_given_the_names_of_speakers(provider: Provider) -> None:
     chat = factory.chat_model(settings_of(provider.url), "anthropic:claude-sonnet-5")
     said = [Message.user("I live in Oslo.", name="alice"), Message.user("I live in Lima.", name="cy lee")]
+    answer = Message(role=Role.ASSISTANT, content="Noted.", name="bot")
 
-    await reply_of(chat, [each.to_chat() for each in said])
+    await reply_of(chat, [each.to_chat() for each in (*said, answer)])
 
-    parts = provider.seen[0][1]["messages"][0]["content"]
-    assert [each["text"] for each in parts] == ["alice:", "I live in Oslo.", "cy_lee:", "I live in Lima."]
+    users, assistant = provider.seen[0][1]["messages"]
+    assert [each["text"] for each in users["content"]] == ["alice:", "I live in Oslo.", "cy_lee:", "I live in Lima."]
+    assert [each["text"] for each in assistant["content"]] == ["Noted."]
 
 
 async def test_claude_sees_images(provider: Provider) -> None:

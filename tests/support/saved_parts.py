@@ -13,7 +13,7 @@ class TurnCount(BaseModel):
 class Aliased(BaseModel):
     """A trait under another name than its field's."""
 
-    home: str = Field(alias="lives_in")
+    home: str = Field(validation_alias="lives_in")
 
 
 class Spelling(BaseModel):

@@ -427,6 +427,8 @@ class Agent:
 def _to_chat(given: Given, message: Message) -> dict[str, Any]:  # Any: a message as OpenAI's chat completions have it
     """The message for the model, with the images and files of its content."""
     chat: dict[str, Any] = message.to_chat()
+    if message.name and message.role in (Role.ASSISTANT, Role.SYSTEM):
+        chat["name"] = message.name
     parts = given.get("content") if isinstance(given, Mapping) else None
     if isinstance(parts, list | tuple) and message.metadata.get("attachments"):
         chat["content"] = [_text_part(each) for each in parts]

@@ -78,7 +78,8 @@ async def keys(found: Addresses, settings: Settings) -> list[Finding]:
     findings = [
         Finding(
             what="keys",
-            seen=f"without the newest AFTERMIND_{setting.upper()} of {_names(those)}: {_names(lacking)}",
+            seen=f"{', '.join(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} the newest "
+            f"AFTERMIND_{setting.upper()}, which {_names(those)} {'has' if len(those) == 1 else 'have'}",
             verdict=Verdict.BAD,
             remedy=f"Give every process the same AFTERMIND_{setting.upper()} (or _FILE), the newest key first.",
         )

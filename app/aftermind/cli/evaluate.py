@@ -218,18 +218,18 @@ def parse_assignments(given: Sequence[str]) -> Given:
             near = nearest_name(name, [*RecallOptions.__annotations__, *Settings.model_fields])
             why = "write NAME=VALUE with a recall option or a setting as name."
             raise errors.InvalidSettings(name, text, f"{why} Did you mean {near}?" if near else why)
+        second = _SECOND.search(text)
+        if second is not None and second[1] in {*RecallOptions.__annotations__, *Settings.model_fields}:
+            why = "name each option or setting alone: --set NAME=VALUE --set NAME=VALUE."
+            raise errors.InvalidSettings(name, text, why)
         if name in ("since", "until", "known_at"):
             found[name] = moment(name, text)
         else:
-            found[name] = text.split(",") if name in ("load", "roles") else _value(name, text)
+            found[name] = text.split(",") if name in ("load", "roles") else _value(text)
     return found
 
 
-def _value(name: str, text: str) -> Any:  # Any: JSON, else text
-    if (second := _SECOND.search(text)) and second[1] in {*RecallOptions.__annotations__, *Settings.model_fields}:
-        raise errors.InvalidSettings(
-            name, text, "name each option or setting alone: --set NAME=VALUE --set NAME=VALUE."
-        )
+def _value(text: str) -> Any:  # Any: JSON, else text
     try:
         return json.loads(text)
     except ValueError:

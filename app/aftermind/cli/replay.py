@@ -67,7 +67,7 @@ def create(
     rate: Annotated[float, typer.Option(help="Jobs per second.")] = RATE,
     concurrency: Annotated[int, typer.Option(help="Maximum number of unfinished jobs.")] = CONCURRENCY,
     max_failures: Annotated[
-        float, typer.Option(help="Pause if a larger share fails again, of at least 10.")
+        float, typer.Option(help="Pause if a larger share fails again, after 10 jobs or more.")
     ] = MAX_FAILURE_SHARE,
     sample: Annotated[
         int, typer.Option(min=0, help="Run this number of extractions without writing, and show the facts.")

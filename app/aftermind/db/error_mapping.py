@@ -111,7 +111,7 @@ def _raise(what: str, exc: Exception) -> NoReturn:
         raise errors.StatementAborted(what, short(cause)) from exc
     if isinstance(cause, _PASSING) or (isinstance(exc, sa.DBAPIError) and exc.connection_invalidated):
         hint = next((text for kind, text in _HINTS.items() if isinstance(cause, kind)), None)
-        raise errors.StoreUnavailable(what, short(cause), *([hint] if hint else [])) from exc
+        raise errors.StoreUnavailable(what, short(cause), **({"hint": hint} if hint else {})) from exc
     raise exc
 
 

@@ -109,7 +109,7 @@ def _parts(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if message["role"] == "tool" and "tool_call_id" in message:
         yield {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": parts}
         return
-    if message.get("name"):  # Anthropic's messages have no names
+    if parts and message.get("name") and message["role"] == "user":  # Anthropic's messages have no names
         yield {"type": "text", "text": f"{message['name']}:"}
     yield from parts
     for call in message.get("tool_calls") or ():

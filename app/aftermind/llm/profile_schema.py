@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Union
 
 import orjson
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from aftermind import errors
 from aftermind.types import Json
@@ -20,7 +22,6 @@ _PYTHON_TYPES: Mapping[object, Any] = MappingProxyType(
         "number": float,
         "boolean": bool,
         "string": str,
-        "array": list[object],  # one of several types
         "object": dict[str, object],
         "null": None,
     }
@@ -46,7 +47,7 @@ class ProfileSchema:
 
     def _type_of(self, name: str) -> TypeAdapter[Any] | None:  # Any: of the schema
         if self.model is not None:
-            named = {field.alias or name: field for name, field in self.model.model_fields.items()}
+            named = {each: field for name, field in self.model.model_fields.items() for each in _names_of(name, field)}
             if (field := named.get(name)) is None:
                 return None
             wanted_type: Any = field.annotation or object
@@ -79,15 +80,29 @@ def _is_number(schema: Mapping[str, Any]) -> bool:  # Any: JSON
 def _python_type(wanted: Json) -> Any:  # Any: a type is no value of a static one
     """The type of a JSON schema: by its `enum`, its `type`, one or several, with `items`, or its `anyOf`; else any."""
     schema = wanted if isinstance(wanted, dict) else {}
-    if isinstance(values := schema.get("enum"), list) and values:
-        return Literal[tuple(each for each in values if not isinstance(each, dict | list))]
-    if schema.get("type") == "array":
-        return list[_python_type(schema.get("items"))]  # type: ignore[misc]  # a type that data names
+    if isinstance(values := schema.get("enum"), list):
+        rest = {name: value for name, value in schema.items() if name != "enum"}
+        return Annotated[_python_type(rest), AfterValidator(partial(_one_of, values))]
     if isinstance(schema.get("anyOf"), list):
         return Union[tuple(_python_type(each) for each in schema["anyOf"]) or (object,)]  # noqa: UP007 - of a tuple
     named = schema.get("type")
     names = [each for each in (named if isinstance(named, list) else [named]) if isinstance(each, str)]
-    return Union[tuple(_PYTHON_TYPES.get(each, object) for each in names) or (object,)]  # noqa: UP007 - of a tuple
+    items: Any = _python_type(schema.get("items")) if "array" in names else object
+    types = {**_PYTHON_TYPES, "array": list[items]}
+    return Union[tuple(types.get(each, object) for each in names) or (object,)]  # noqa: UP007 - of a tuple
+
+
+def _one_of(values: list[Json], value: Json) -> Json:
+    if value not in values:
+        raise ValueError("it is none of the values")
+    return value
+
+
+def _names_of(name: str, field: FieldInfo) -> set[str]:
+    """The field's name, and those under which the schema that the model is shown has it."""
+    given = field.validation_alias
+    choices = given.choices if isinstance(given, AliasChoices) else [given]
+    return {name, *(each for each in choices if isinstance(each, str))}
 
 
 def _parse_json(given: str) -> ProfileSchema:

@@ -8,6 +8,7 @@ double is dropped by id.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -647,9 +648,7 @@ class Recall:
                 self._reranker, run.query.searched, [*run.matches, *found], deadline=run.deadline
             )
             run.degraded += [failure] if failure else []
-            if failure is not None and failure != self._reranker_failure:  # once, until it works or fails otherwise
-                log.warning("recall without its reranker", extra={"reason": failure})
-            self._reranker_failure = failure
+            self._log_reranker(failure)
             episodes = [each for each in reranked if isinstance(each.item, Episode)]
             run.matches = [replace(each, rank=rank) for rank, each in enumerate(episodes, start=1)]
             found = [each for each in reranked if isinstance(each.item, Fact)]
@@ -664,6 +663,13 @@ class Recall:
         if found:
             merged = sorted([*run.matches, *found], key=lambda match: (-match.score, -(match.rerank_score or 0.0)))
             run.matches = [replace(match, rank=rank) for rank, match in enumerate(merged, start=1)]
+
+    def _log_reranker(self, failure: str | None) -> None:
+        """Log a failure once, until the reranker works or fails in another form."""
+        kind = failure and re.sub(r"\d+", "", failure)
+        if kind and kind != self._reranker_failure:
+            log.warning("recall without its reranker", extra={"reason": failure})
+        self._reranker_failure = kind
 
     async def _from_pending(self, run: _Run, limit: int, why: str) -> None:
         """No node answered: what waits in Redis or on this host is still shown, but for what may be forgotten."""

@@ -216,8 +216,16 @@ class QuestionTime:
 
 def _is_within(fact: Fact, start: datetime, end: datetime) -> bool:
     if is_event(fact.predicate) and fact.valid_from is not None:
-        return start <= fact.valid_from < end
+        return fact.valid_from < end and (fact.valid_to or _end_of_event(fact.valid_from)) > start
     return (fact.valid_from is None or fact.valid_from < end) and (fact.valid_to is None or fact.valid_to > start)
+
+
+def _end_of_event(start: datetime) -> datetime:
+    """Of one that started at the first instant of a year or a month: that year's or month's, as it was stated so."""
+    if start != start.replace(day=1, hour=0, minute=0, second=0, microsecond=0):
+        return start + timedelta(microseconds=1)
+    found = dates.find(f"in {start:%Y}" if start.month == 1 else f"in {start:%Y-%m}", start)
+    return start if found is None else found.end
 
 
 def _asks_ever(text: str) -> bool:

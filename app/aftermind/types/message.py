@@ -139,13 +139,13 @@ class Message:
         )
 
     def to_chat(self: "Message | Episode") -> dict[str, Json]:
-        """The message for chat models: role, text and name, `tool_calls` and `tool_call_id` of its metadata.
+        """The message for chat models: role and text, a user's name, `tool_calls` and `tool_call_id` of its metadata.
 
-        Characters that OpenAI refuses in a name are replaced by `_`; a tool's message has none. Without its images and
-        files, of which `metadata["attachments"]` has a description.
+        Characters that OpenAI refuses in a name are replaced by `_`. Without its images and files, of which
+        `metadata["attachments"]` has a description.
         """
         more = {name: self.metadata[name] for name in ("tool_calls", "tool_call_id") if name in self.metadata}
-        if self.name and self.role is not Role.TOOL:
+        if self.name and self.role is Role.USER:
             more["name"] = _NOT_IN_NAMES.sub("_", self.name)[:MAX_CHAT_NAME_CHARACTERS]
         return {"role": self.role.value, "content": self.content, **more}
 

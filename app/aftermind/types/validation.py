@@ -141,8 +141,7 @@ def _parsed(given: object, index: int) -> Message:
     if not isinstance(given, Mapping):
         why = "a message is a text, a Message, or a dict with role and content."
         raise errors.InvalidMessage("message", given, why, index=index)
-    said = given.get("refusal") if given.get("content") is None else given["content"]
-    content, attachments = _content(said, index)
+    content, attachments = _content(given.get("content") or given.get("refusal") or given.get("content"), index)
     metadata = {} if given.get("metadata") is None else given["metadata"]
     if not isinstance(metadata, Mapping):
         raise errors.InvalidMessage("metadata", metadata, "metadata is a JSON object.", index=index)

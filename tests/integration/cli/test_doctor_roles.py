@@ -220,8 +220,8 @@ async def test_processes_with_different_keys_are_bad(database: Database, redis_u
     await rotating.close()
     await worker.close()
 
-    assert lacking == {"without the newest AFTERMIND_WEBHOOK_KEY of worker two: this process, worker one"}
-    assert "without the newest AFTERMIND_ENCRYPTION_KEY of worker one, worker two: this process" in strange
+    assert lacking == {"this process, worker one lack the newest AFTERMIND_WEBHOOK_KEY, which worker two has"}
+    assert "this process lacks the newest AFTERMIND_ENCRYPTION_KEY, which worker one, worker two have" in strange
     assert not any(secret in text for secret in (OLD, NEW, "a master key"))
 
 

@@ -170,7 +170,7 @@ async def test_a_worse_setting_is_found_worse() -> None:
 
 def test_a_name_that_is_neither_option_nor_setting_is_refused() -> None:
     with pytest.raises(errors.InvalidSettings, match="--set NAME=VALUE --set NAME=VALUE"):
-        parse_assignments(["mode=lexical,limit=5"])
+        parse_assignments(["load=facts,limit=5"])
     with pytest.raises(errors.InvalidSettings, match="Did you mean limit"):
         parse_assignments(["limt=5"])
     assert parse_assignments(["mode=lexical", "limit=3", "load=history,facts", "embedder=hash"]) == {

@@ -91,7 +91,12 @@ async def test_a_question_about_a_longer_period_gets_all_that_was_true_and_happe
 
 
 async def test_an_event_is_of_the_period_in_which_it_happened() -> None:
-    visits = {"I visited Lisbon.": (2022, 6, 1), "I visited Porto.": (2023, 6, 1), "I visited Faro.": (2024, 1, 3)}
+    visits = {
+        "I visited Bath in 2021.": (2022, 5, 1),
+        "I visited Lisbon.": (2022, 6, 1),
+        "I visited Porto.": (2023, 6, 1),
+        "I visited Faro.": (2024, 1, 3),
+    }
     async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
         for said, day in visits.items():
             await memory.remember([Message.user(said, occurred_at=datetime(*day, tzinfo=UTC))], user_id="mia")
@@ -103,11 +108,18 @@ async def test_an_event_is_of_the_period_in_which_it_happened() -> None:
                 "Which cities did I visit since 2023?",
                 "Which cities did I visit before 2023?",
                 "Which cities have I visited?",
+                "Which city did I visit in June 2021?",
             )
             if (matches := await memory.recall_scored(question, user_id="mia", load=["facts"]))
         }
 
-    assert list(found.values()) == [{"Porto"}, {"Porto", "Faro"}, {"Lisbon"}, {"Lisbon", "Porto", "Faro"}]
+    assert list(found.values()) == [
+        {"Porto"},
+        {"Porto", "Faro"},
+        {"Bath", "Lisbon"},
+        {"Bath", "Lisbon", "Porto", "Faro"},
+        {"Bath"},
+    ]
 
 
 async def test_a_month_is_the_latest_one_with_messages_that_match() -> None:

@@ -107,6 +107,7 @@ class Grammar:
     date_words: re.Pattern[str]
     durations: Mapping[str, str]  # words of a duration, in English
     duration: re.Pattern[str]  # of what is still true: `count` and `unit` ("for two years")
+    lasting: re.Pattern[str]  # in the form before it
     weekdays: Mapping[str, str]  # of past forms, where the clause has no other time: "on Friday" is the last one
     weekday_words: re.Pattern[str]
     past: re.Pattern[str]
@@ -173,17 +174,19 @@ def grammar_of(language: str) -> Grammar:
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
         durations=data["durations"],
         duration=_pattern(data["durations"]["form"]),
+        lasting=_pattern(data["durations"].get("needs", "")),
         weekdays=data["weekdays"],
         weekday_words=re.compile(_alternatives(data["weekdays"]), re.IGNORECASE),
         past=_pattern(data["past"]),
         conjunctions=conjunctions,
-        elisions=tuple(_elision(each, macros, rf"(?:{either}|{data['contrast']})") for each in data["elisions"]),
+        elisions=tuple(_elision(each, macros, rf"{either}|{data['contrast']}") for each in data["elisions"]),
         relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
         item_prefix=_pattern(data.get("item_prefix", "(?!)")),
         verbs=_stops(data.get("verbs", "(?!)")),
         gerund=_pattern(data.get("gerund", "(?!)")),
         not_instead=re.compile(
-            rf" ?,? ?(?:(?:{either}) )?{data['negation']} (?:(?:{'|'.join(data['negation_prepositions'].split())}) )?"
+            rf"(?: now)? ?,? ?(?:(?:{either}) )?{data['negation']} "
+            rf"(?:(?:{'|'.join(data['negation_prepositions'].split())}) )?"
             r"(?P<o>[^,;:]{1,60})",
             re.IGNORECASE,
         ),
@@ -198,11 +201,11 @@ def grammar_of(language: str) -> Grammar:
 
 
 def _elision(data: Mapping[str, str], macros: Mapping[str, str], joint: str) -> Elision:
-    following = _expanded(data["verbs"], macros)
+    joint, following = data.get("conjunctions", joint), _expanded(data["verbs"], macros)
     return Elision(
-        pattern=re.compile(rf"\b({joint} )(?={following}\b)", re.IGNORECASE),
+        pattern=re.compile(rf"\b((?:{joint}) )(?={following}\b)", re.IGNORECASE),
         subject=data["subject"],
-        needs=_pattern(data["needs"]),
+        needs=_pattern(_expanded(data["needs"], macros)),
         unless=_pattern(data.get("unless", "(?!)")),
     )
 

@@ -35,8 +35,8 @@ _TOGETHER = (
     *({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"}),
     *({"spouse", "relationship_status"}, {"has_job", "diet"}),
 )
-# Of a time in which something was so, and not at which it began or ended.
-_IN_A_PERIOD = re.compile(r"^(?!.*\b(?:since|from|until|till|before|after)\b).*\b(?:in|during|ago|last|around)\b", re.I)
+_AT_AN_EDGE = re.compile(r"\b(?:since|from|until|till|before|after|between)\b", re.IGNORECASE)
+_NOW = re.compile(r"\bnow\b", re.IGNORECASE)
 _SINCE = re.compile(r"\bsince\b", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -287,6 +287,8 @@ class _Sentence:
                     yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
+            case FormEffect.PAST if self._believed(found, [predicate]):
+                pass  # it is true now: "I lived in Oslo in 2015" ends no home in Oslo
             case FormEffect.END | FormEffect.PAST:
                 if found:
                     start = start if end else None
@@ -405,22 +407,27 @@ class _Sentence:
         if rule.is_timeless:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
-        clause = words = self._clause_around(start, end)
+        words = self._clause_around(start, end)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
         ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
-        if dates.find(words, said_at) is None:
+        if dates.find(_NOW.sub("", words), said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
             if ends or grammar.past.search(self._text[start:end]):
                 words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
-            elif not ends and (lasted := grammar.duration.search(clause)):
+            elif lasted := self._duration(rule, start, end):
                 count, unit = (grammar.durations.get(word := lasted[name].lower(), word) for name in ("count", "unit"))
                 words = f"since {count} {unit}s ago"
-        if rule.effect is FormEffect.PAST and _IN_A_PERIOD.search(words) is not None:
-            period = dates.find(words, said_at)
-            if period is not None and period.start < said_at:
-                return _Validity(period.start, min(period.end, said_at))
+        if rule.effect is FormEffect.PAST:
+            return _past_period(_NOW.sub("", words), said_at)
         return _period(words, said_at, ends=ends)
+
+    def _duration(self, rule: FormRule, start: int, end: int) -> re.Match[str] | None:
+        """For how long the statement from `start` to `end` has been true: stated in its form, or directly after it."""
+        grammar, stated = self._grammar, self._text[start:end]
+        if predicates.is_event(rule.predicate) or not grammar.lasting.search(stated):
+            return None
+        return grammar.duration.search(stated) or grammar.duration.match(self._text[end:].lstrip(" "))
 
     def _clause_around(self, start: int, end: int) -> str:
         """The words that may date the part from `start` to `end`: up to the next clause with a subject.
@@ -458,6 +465,18 @@ def _period(words: str, said_at: datetime, *, ends: bool) -> _Validity:
     if ends:
         return _Validity(None, period.start, latest)
     return _Validity(period.start, None, latest, _SINCE.search(words) is not None)
+
+
+def _past_period(words: str, said_at: datetime) -> _Validity:
+    """What was so once: in the period that is named, up to the time that is, or at any time before the message."""
+    if _AT_AN_EDGE.search(words) is not None:
+        found = _period(words, said_at, ends=True)
+        is_end = re.search(r"\b(?:until|till|before|to)\b", words, re.IGNORECASE) is not None
+        return found if is_end and found.end is not None else _Validity(None, said_at)
+    period = dates.find(words, said_at)
+    if period is None or period.start >= said_at:
+        return _Validity(None, said_at)
+    return _Validity(period.start, min(period.end, said_at))
 
 
 def _key(belief: Belief) -> tuple[str, str, str]:
