@@ -3,7 +3,7 @@
 #
 #   aftermind_migrator_login    owns the database; `aftermind migrate` alone
 #   aftermind_agent_login       agents and the web service; row-level security binds it to one tenant at a time
-#   aftermind_worker_login      workers, the reconciler, operators; jobs of every tenant
+#   aftermind_worker_login      workers, the reconciler, operators; jobs of every tenant, also for the web service
 #   aftermind_replicator_login  the replica
 #
 # Passwords are files of SECRETS (see `aftermind secrets`), so that none is in an environment or a process list.

@@ -89,6 +89,23 @@ def test_compose_kubernetes_and_procfile_give_each_process_the_same_variables() 
             assert set(given.secrets) == set(shipped.values()), name
 
 
+def test_the_page_names_the_processes_that_read_each_password() -> None:
+    readers: dict[str, set[str]] = {}
+    for file in (ROOT / "deploy/env").glob("*.env"):
+        for name in re.findall(r"=secrets/(\S+)", file.read_text()):
+            server = "redis" if name.endswith("_redis_url") else "postgres"
+            role = re.fullmatch(r"(\w+?)_(?:redis_url|database_url|replica_urls)", name)
+            password = f"{server}_{role[1]}_password" if role else name
+            readers.setdefault(password, set()).update({file.stem} - {"migrate", "operator"})
+    kept = {"audit_key", "encryption_key", "webhook_key"}  # a lost one is not made again
+
+    page = (ROOT / "docs/security.md").read_text().partition("| replaced | restart |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", page, flags=re.MULTILINE)
+
+    named = {name: set(re.findall(r"`(\w+)`", text)) for name, text in rows if name != "postgres_replicator_password"}
+    assert named == {name: found for name, found in readers.items() if name not in kept}
+
+
 @pytest.mark.parametrize("found", read_kubernetes(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
 def test_each_kubernetes_object_fits_the_schema(found: dict[str, Any]) -> None:
     if found["apiVersion"].startswith(("keda.sh/", "external-secrets.io/")):

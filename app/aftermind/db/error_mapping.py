@@ -41,7 +41,8 @@ _PASSING = (
 # Hints for servers that answer, but not as they should.
 _HINTS = {
     pg.InvalidAuthorizationSpecificationError: (
-        "Correct the user or the password of its URL: `aftermind doctor` names the setting."
+        "Correct the user or the password of its URL: `aftermind doctor` names the setting. A running process has the "
+        "former password until it is restarted."
     ),
     pg.InvalidCatalogNameError: "Create the database, or correct its name in the URL, then run `aftermind migrate`.",
     pg.TooManyConnectionsError: (

@@ -173,7 +173,10 @@ async def test_a_server_that_is_not_there_is_unavailable_at_once(url: str, why: 
 
 async def test_a_wrong_password_and_an_unknown_database_are_named(database: Database, servers: Servers) -> None:
     for url, why in (
-        (servers.endpoints.postgres_url.replace("aftermind:", "aftermind:x"), "password.*Correct the user or"),
+        (
+            servers.endpoints.postgres_url.replace("aftermind:", "aftermind:x"),
+            "password.*Correct the user or.*until it is restarted",
+        ),
         (database.url + "_not", "does not exist.*Create the database, or"),
     ):
         async with closing(PostgresDatabase(url)) as db:
