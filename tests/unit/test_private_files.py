@@ -227,7 +227,9 @@ def test_a_password_whose_file_was_deleted_is_replaced_in_its_urls_alone(tmp_pat
     assert changed == made | {"web_redis_url", "redis_users.acl"}
     old, new = before["postgres_worker_password"], after["postgres_worker_password"]
     assert after["worker_database_url"] == before["worker_database_url"].replace(old, new)
-    assert "5 files were written" in again.stdout
+    assert "6 files were written" in again.stdout
+    assert "Changed: redis_users.acl, web_redis_url, worker_database_url, worker_replica_urls." in again.stdout
+    assert "audit_key" not in again.stdout
 
 
 def test_a_password_that_is_not_in_its_url_is_an_error_until_it_is(tmp_path: Path) -> None:
@@ -248,15 +250,97 @@ def test_a_password_that_is_not_in_its_url_is_an_error_until_it_is(tmp_path: Pat
     assert (folder / "postgres_agent_password").read_text().strip() in (folder / "agent_database_url").read_text()
 
 
+def test_urls_follow_the_addresses_that_are_given_and_keep_passwords_and_parameters(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    where = ("--postgres", "db-1:5432", "--replica", "none", "--redis", "redis-1:6379")
+    first = _secrets(folder, *where)
+    assert "Keep a copy of audit_key, encryption_key, webhook_key elsewhere" in first
+    _edit(folder / "agent_database_url", lambda url: url + "?sslmode=verify-full")
+    before = _texts(folder)
+
+    assert "0 files were written" in _secrets(folder, *where)
+    assert "0 files were written" in _secrets(folder)
+    assert _texts(folder) == before
+    moved = _secrets(folder, "--postgres", "db-2:5433", "--replica", "db-3:5432", "--redis", "redis-2:6379")
+
+    agent = before["agent_database_url"].replace("@db-1:5432/", "@db-2:5433/")
+    names = {name for name in before if name.endswith(("_database_url", "_redis_url", "_replica_urls"))}
+    after = _texts(folder)
+    assert {name for name in after if after[name] != before[name]} == names
+    assert after["agent_database_url"] == agent
+    assert json.loads(after["agent_replica_urls"]) == [agent.replace("@db-2:5433/", "@db-3:5432/")]
+    assert after["web_redis_url"] == before["web_redis_url"].replace("redis-1", "redis-2")
+    assert f"{len(names)} files were written" in moved
+    assert all(name in moved for name in names)
+    assert "Restart the processes that read them" in moved
+
+
+def test_a_second_replica_is_added_to_the_first(tmp_path: Path) -> None:
+    _secrets(tmp_path, "--replica", "db-2:5432")
+    _edit(
+        tmp_path / "agent_replica_urls", lambda urls: urls.replace("5432/aftermind", "5432/aftermind?sslmode=require")
+    )
+    [first] = json.loads((tmp_path / "agent_replica_urls").read_text())
+
+    _secrets(tmp_path, "--replica", "db-2:5432", "--replica", "db-3:5432")
+    both = json.loads((tmp_path / "agent_replica_urls").read_text())
+    _secrets(tmp_path, "--replica", "none")
+
+    assert both[0] == first
+    assert "@db-3:5432/aftermind" in both[1]
+    assert (tmp_path / "agent_replica_urls").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("agent_database_url", "postgresql://mine:old@db/aftermind"),
+        ("agent_database_url", "postgresql://aftermind_agent_login:old@/aftermind?host=a,b"),
+        ("agent_replica_urls", '["postgresql://mine:old@db/aftermind"]'),
+        ("agent_replica_urls", "postgresql://db/aftermind"),
+        ("web_redis_url", "rediss://mine:old@cache/0"),
+    ],
+)
+def test_a_url_of_another_form_is_kept_and_named(tmp_path: Path, name: str, text: str) -> None:
+    _secrets(tmp_path)
+    _edit(tmp_path / name, lambda _: text)
+
+    done = CliRunner().invoke(
+        make_app_for(["secrets"]),
+        ["secrets", str(tmp_path), "--postgres", "a:1", "--replica", "b:1", "--redis", "c:1", "--json"],
+    )
+
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / name).read_text() == text
+    assert f"{name} was edited by hand and stays" in " ".join(done.stderr.split())
+    assert json.loads(done.stdout)["files_kept"] == [name]
+    assert name not in json.loads(done.stdout)["files_changed"]
+
+
+def _secrets(folder: Path, *options: str) -> str:
+    done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder), *options])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split())
+
+
+def _edit(path: Path, change: Callable[[str], str]) -> None:
+    path.chmod(0o644)
+    path.write_text(change(path.read_text()))
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
 def test_a_password_of_ones_own_may_have_any_character(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     folder.mkdir(0o700)
-    (folder / "postgres_agent_password").write_text(r"pa\qss\1")
+    (folder / "postgres_agent_password").write_text(r"pa\q{ss}\1")
 
     done = CliRunner().invoke(make_app_for(["secrets"]), ["secrets", str(folder)])
 
     assert done.exit_code == 0, done.output
-    assert r"pa\qss\1" in (folder / "agent_database_url").read_text()
+    assert r"pa\q{ss}\1" in (folder / "agent_database_url").read_text()
 
 
 @pytest.mark.parametrize("option", ["postgres", "replica", "redis"])
