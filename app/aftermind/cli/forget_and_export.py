@@ -180,13 +180,22 @@ def forget(
     note: Annotated[
         str | None, typer.Option(help="A reason or the number of a request, for the audit trail.", show_default=False)
     ] = None,
+    all_users: Annotated[
+        bool, typer.Option("--all-users", help="Everything of every user and group of --namespace.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     wide: EveryPlace = False,
 ) -> Forgot | dict[str, Any]:  # Any: JSON
     """Delete a user's memory or a part of it. Deletion is immediate and permanent.
 
-    With --prove the exit code is 1 if content remains or a place could not be searched.
+    With --prove the exit code is 1 if content remains or a place could not be searched; with --all-users, if a user
+    could not be forgotten.
     """
+    if all_users:
+        if namespace is None or user is not None or anonymous or session or before or ids or prove:
+            why = "it needs --namespace, and takes only --note, --yes and --json besides."
+            raise errors.InvalidFilter("all-users", all_users, why)
+        return _forget_all(namespace, note, yes=yes)
     _check(user, anonymous=anonymous)
     if not yes:
         typer.confirm(
@@ -205,8 +214,7 @@ def forget(
         )
 
     gone = terminal.with_memory(work)
-    counts = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
-    out.print(f"Forgotten: {counts or 'nothing was stored'}; {terminal.count_of(gone.pending_turns, 'pending turn')}.")
+    out.print(f"Forgotten: {_counts(gone)}.")
     if gone.proof is not None:
         _show_proof(gone.proof, user, namespace, wide=wide)
         about = {"user_id": user, "namespace": namespace or Settings().namespace, "not_searched": NOT_SEARCHED}
@@ -215,6 +223,36 @@ def forget(
             raise terminal.ExitWithResult(1, shown)
         return shown
     return gone
+
+
+def _forget_all(namespace: str, note: str | None, *, yes: bool) -> dict[str, Any]:  # Any: JSON
+    """Each user and group by a separate deletion, so that a repeated call continues after one that failed."""
+    if not yes:
+        typer.confirm(f"Forget every user and group of namespace {namespace} permanently?", abort=True, err=True)
+
+    async def work(memory: Memory) -> tuple[int, list[str | None]]:
+        forgotten, failed = 0, list[str | None]()
+        async for user in _each_user(memory, namespace):
+            try:
+                if user is not None and user.startswith(GROUP_PREFIX):
+                    gone = await memory.groups.delete(user.removeprefix(GROUP_PREFIX), namespace=namespace)
+                else:
+                    gone = await memory.forget(user_id=user, namespace=namespace, note=note)
+            except errors.AftermindError as exc:
+                failed.append(user)
+                terminal.complain(f"{user or '(anonymous)'}: {exc}")
+            else:
+                forgotten += 1
+                out.print(f"{escape(user or '(anonymous)')}: {_counts(gone)}.")
+        return forgotten, failed
+
+    forgotten, failed = terminal.with_memory(work)
+    out.print(f"Forgotten: {terminal.count_of(forgotten, 'user')} of namespace {escape(namespace)}.")
+    shown = {"namespace": namespace, "forgotten": forgotten, "failed": failed}
+    if failed:
+        terminal.complain(f"not forgotten: {terminal.count_of(len(failed), 'user')}. Repeat the command.")
+        raise terminal.ExitWithResult(1, shown)
+    return shown
 
 
 @terminal.with_json
@@ -328,6 +366,11 @@ def _verdict(place: SearchedPlace) -> str:
     if not place.is_clean:
         return "[bold red]remains[/]"
     return "kept" if place.owned else ""
+
+
+def _counts(gone: Forgot) -> str:
+    rows = ", ".join(f"{count:,} {name}" for name, count in gone.rows.items() if count)
+    return f"{rows or 'nothing was stored'}; {terminal.count_of(gone.pending_turns, 'pending turn')}"
 
 
 def _check(user: str | None, *, anonymous: bool) -> None:

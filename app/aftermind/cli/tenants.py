@@ -34,7 +34,10 @@ def list_(
     limit: Annotated[int, typer.Option(help="How many to list.", min=1, max=10_000)] = 100,
     wide: terminal.Wide = False,
 ) -> Sequence[TenantSummary]:
-    """List namespaces with users, unfinished jobs and today's costs, by name. To see all, set AFTERMIND_RELAY_URL."""
+    """List namespaces with users, unfinished jobs and today's costs, by name. To see all, set AFTERMIND_RELAY_URL.
+
+    The count has forgotten users and groups too; `aftermind users` lists those with content.
+    """
     if context.invoked_subcommand is not None:
         return []
 

@@ -140,6 +140,7 @@ class MetricSample:
 class TenantSummary:
     """A namespace in the list of tenants. Usage of models is that of today (UTC). `users` beyond 10,000 is 10,001.
 
+    `users` has groups and forgotten users too, of which an id remains; `memory.users` lists those with content.
     `oldest_due_at` is when its longest waiting job was due; `last_job_at` when a job of the last day was created.
     """
 

@@ -195,6 +195,35 @@ async def test_an_export_of_all_users_has_groups(tmp_path: Path) -> None:
     assert "We deploy on Fridays." in command(store, "export", "--user", "group:team").stdout
 
 
+async def test_a_tenant_is_forgotten_with_its_groups_and_no_other_tenant(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/memory.db"
+    async with Memory(store, embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        await memory.groups.add("team", "ann", namespace="acme")
+        for namespace, group, user in (
+            ("acme", None, "ann"),
+            ("acme", None, None),
+            ("acme", "team", "ann"),
+            ("acme", None, "zoe"),
+            ("other", None, "ann"),
+        ):
+            receipt = await memory.remember("I live in Oslo.", user_id=user, group=group, namespace=namespace)
+            await receipt.stored(timeout=30)
+
+    for refused in (("--yes",), ("--namespace", "acme", "--user", "ann", "--yes"), ("--namespace", "acme", "--prove")):
+        assert command(store, "forget", "--all-users", *refused).returncode == 2
+    assert command(store, "forget", "--all-users", "--namespace", "acme").returncode == 1  # nothing confirms it
+    assert "ann" in command(store, "users", "--namespace", "acme").stdout
+    done = command(store, "forget", "--all-users", "--namespace", "acme", "--yes")
+    again = command(store, "forget", "--all-users", "--namespace", "acme", "--yes", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()[:3]] == ["(anonymous)", "ann", "group"]
+    assert "Forgotten: 4 users of namespace acme." in done.stdout
+    assert json.loads(again.stdout) == {"namespace": "acme", "forgotten": 0, "failed": []}
+    assert "No users." in command(store, "users", "--namespace", "acme").stdout
+    assert "ann" in command(store, "users", "--namespace", "other").stdout
+
+
 def test_two_exports_of_the_same_content_are_equal(store: str, stored: datetime, tmp_path: Path) -> None:
     for name in ("one", "two"):
         done = command(store, "export", "--all-users", "--to", str(tmp_path / name))
