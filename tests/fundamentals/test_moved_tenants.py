@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import asyncpg
@@ -168,8 +169,18 @@ def test_a_tenant_moves_back_by_the_command(
 async def test_a_move_that_makes_no_sense_is_refused(memory: Memory, namespace: str, to: str, why: str) -> None:
     with pytest.raises(errors.InvalidSettings, match=why):
         await memory.tenants.move(namespace, to=to)
-    with pytest.raises(errors.InvalidSettings, match="has not been moved"):
+    with pytest.raises(errors.InvalidSettings, match=r"has not been moved"):
         await memory.tenants.purge(namespace, database="default")
+
+
+async def test_with_one_database_there_is_nothing_to_move_or_purge(tmp_path: Path) -> None:
+    async with Memory(f"sqlite:{tmp_path}/memory.db", embedder="hash") as memory:
+        with pytest.raises(
+            errors.InvalidSettings, match=r"serves namespace 'acme', so there is nothing to purge.*left"
+        ):
+            await memory.tenants.purge(ACME, database="default")
+        with pytest.raises(errors.InvalidSettings, match=r"has default only.*can be moved to"):
+            await memory.tenants.move(ACME, to="default")
 
 
 async def test_a_move_that_runs_can_neither_be_aborted_nor_begun_again_elsewhere(

@@ -43,6 +43,7 @@ DRAIN_SECONDS = 5.0  # for jobs that run, before writes pause; those of longer m
 PAUSE_SEEN_SECONDS = 2.0  # workers read pauses once a second
 POLL_SECONDS = 0.1
 STOP_TRIES = 30  # each waits `LOCK_TIMEOUT` for transactions of the tenant that are open
+NOTHING_TO_PURGE = "`purge` deletes what a tenant left behind in a database after `aftermind tenants move`."
 _MANY = 2**53  # the largest number of Lua
 # These turns have been accepted once.
 _NO_LIMITS = PendingLimits(turns=_MANY, size_bytes=_MANY, age=timedelta(days=3_650), turns_of_user=_MANY)
@@ -87,11 +88,15 @@ class Tenants:
 
         Raises `InvalidSettings` if another database does not serve the tenant.
         """
+        if not self._settings.databases and database in self._settings.database_names:
+            why = f"it serves namespace {namespace!r}, so there is nothing to purge. {NOTHING_TO_PURGE}"
+            raise errors.InvalidSettings("database", database, why)
         parts = self._parts(database)
         async with _open_end(parts, namespace) as left:
             state, other = await left.state()
             if state != "moved" or other is None:
-                why = f"namespace {namespace!r} has not been moved to another database, so nothing is deleted."
+                why = f"namespace {namespace!r} has not been moved to another database, so there is nothing to purge. "
+                why += NOTHING_TO_PURGE
                 raise errors.InvalidSettings("database", database, why)
             for _ in self._settings.database_names:  # it may have moved on from there
                 async with _open_end(self._parts(other), namespace) as there:
@@ -124,7 +129,8 @@ class Tenants:
     def _parts(self, database: str) -> "Parts":
         if self._settings.moved.parts is None or database not in self._settings.database_names:
             names = ", ".join(self._settings.database_names)
-            raise errors.InvalidSettings("database", database, f"AFTERMIND_DATABASES has {names}.")
+            more = "" if self._settings.databases else " only. It names the databases that tenants can be moved to"
+            raise errors.InvalidSettings("database", database, f"AFTERMIND_DATABASES has {names}{more}.")
         parts: Parts = self._settings.moved.parts(database)
         return parts
 
