@@ -673,7 +673,8 @@ def _sung(queue: str, wait: float | None) -> Finding:
         return Finding(what=f"queue {queue}", seen=f"a worker consumed the probe in {1000 * wait:.0f} ms")
     remedy = (
         "If `aftermind jobs processes` lists a worker of this queue, it is busy, for example with a model that does "
-        f"not answer, or it waits for Postgres. If `aftermind status` shows one as held, release it; otherwise run "
+        "not answer, it waits for Postgres, or it is frozen (heartbeat: none since): continue it by `kill -CONT`, or "
+        f"restart it. If `aftermind status` shows one as held, release it; otherwise run "
         f"`aftermind worker --queues {queue}`."
     )
     seen = f"no worker consumed the probe within {worker_probe.LONGEST_SECONDS:g} s"
