@@ -16,6 +16,7 @@ from rich.table import Table
 
 from aftermind import errors, private_files
 from aftermind.api.forget_and_export import Export, Forgot
+from aftermind.api.job_admin import MAX_LISTED
 from aftermind.api.retention import archives
 from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment
@@ -23,9 +24,11 @@ from aftermind.cli.terminal import Namespace, out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.stores.protocol import UserInfo
+from aftermind.types import JobKind, JobState
 from aftermind.types.audit import Action
 from aftermind.types.erasure_report import ErasureProof, ErasureReport, SearchedPlace
 from aftermind.types.plain_values import to_plain
+from aftermind.types.replay import JobFilter
 from aftermind.types.scope import GROUP_PREFIX
 
 OWNED = "owned: rows with the user's id, whatever their content."
@@ -162,6 +165,30 @@ async def _each_user(memory: Memory, namespace: str | None) -> AsyncIterator[str
         after = page[-1].user_id or ""
 
 
+async def _each_owner(memory: Memory, namespace: str) -> AsyncIterator[str | None]:
+    """Each user and group with content, then those of whom only pending turns or payloads of jobs are left."""
+    seen = set[str | None]()
+    pending = {
+        turn.owner.user_id for turn in await memory.job_admin.pending_turns(namespace=namespace, limit=MAX_LISTED)
+    }
+    async for user in _each_user(memory, namespace):
+        seen.add(user)
+        yield user
+    kept = JobFilter(
+        namespace=namespace,
+        states=tuple(each for each in JobState if each is not JobState.FORGOTTEN),
+        kinds=tuple(each for each in JobKind if each is not JobKind.FORGET),
+    )
+    while True:
+        jobs = await memory.job_admin.list(kept, limit=MAX_LISTED)
+        rest = (pending | {job.scope.user_id for job in jobs}) - seen
+        if not rest:
+            return
+        for user in sorted(rest, key=lambda each: each or ""):
+            seen.add(user)
+            yield user
+
+
 @terminal.with_json
 def forget(
     *,
@@ -232,7 +259,7 @@ def _forget_all(namespace: str, note: str | None, *, yes: bool) -> dict[str, Any
 
     async def work(memory: Memory) -> tuple[int, list[str | None]]:
         forgotten, failed = 0, list[str | None]()
-        async for user in _each_user(memory, namespace):
+        async for user in _each_owner(memory, namespace):
             try:
                 if user is not None and user.startswith(GROUP_PREFIX):
                     gone = await memory.groups.delete(user.removeprefix(GROUP_PREFIX), namespace=namespace)

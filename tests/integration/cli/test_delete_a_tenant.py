@@ -39,33 +39,34 @@ async def test_a_tenant_is_deleted_and_a_user_that_failed_is_named_and_forgotten
             await memory.facts.add("user", "likes", "tea", user_id=user, namespace="acme")
         await memory.facts.add("user", "likes", "tea", user_id="eve", namespace="other")
         await memory.groups.add("team", "ann", namespace="acme")
+        waiting = await memory.remember("I live in Oslo.", user_id="tom", namespace="acme")  # no worker runs
     await run("api-keys", "create", "shop", "--namespace", "acme")
     await run("webhooks", "create", "https://1.1.1.1/", "--namespace", "acme")
     await run("retention", "set", "--namespace", "acme", "--max-age", "90d")
     holder = await asyncpg.connect(database.url)
     try:
-        await Letters(holder).mark_dead(namespace="acme", user="zoe")
+        [letter] = await Letters(holder).mark_dead(namespace="acme", user="zoe")
 
         for family, remove in (("api-keys", "revoke"), ("webhooks", "delete")):
             for each in await run(family, "list", "--namespace", "acme"):
                 await run(family, remove, each["id"], "--namespace", "acme")
         await run("retention", "clear", "--namespace", "acme")
-        await run("dead-letters", "discard", "--namespace", "acme", "--note", "REQ-77")
-        states = [part for state in ("queued", "running", "retrying") for part in ("--state", state)]
-        jobs = await run("jobs", "list", "--namespace", "acme", *states)
         async with holder.transaction():
             await holder.execute("SELECT 1 FROM aftermind.users WHERE user_id = 'bob' FOR UPDATE")
             first = await run("forget", "--all-users", "--namespace", "acme", "--note", "REQ-77", "--yes", code=1)
         left = await run("users", "--namespace", "acme")
         again = await run("forget", "--all-users", "--namespace", "acme", "--note", "REQ-77", "--yes")
+        payload = await holder.fetchval("SELECT payload FROM aftermind.jobs WHERE id = $1", letter)
     finally:
         await holder.close()
+    async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
+        pending = await memory.history(user_id="tom", namespace="acme")
 
-    assert jobs == []
-    assert first == {"namespace": "acme", "forgotten": 3, "failed": ["bob"]}
+    assert first == {"namespace": "acme", "forgotten": 5, "failed": ["bob"]}
+    assert (payload, pending, waiting.spooled) == ("{}", [], False)
     assert [each["user_id"] for each in left] == ["bob"]
     assert again == {"namespace": "acme", "forgotten": 1, "failed": []}
     assert await run("users", "--namespace", "acme") == []
     assert await run("users", "--namespace", "other") != []
     tenants = {each["namespace"]: each for each in await run("tenants")}
-    assert (tenants["acme"]["users"], tenants["acme"]["dead_letters"], tenants["other"]["users"]) == (4, 0, 1)
+    assert (tenants["acme"]["users"], tenants["acme"]["dead_letters"], tenants["other"]["users"]) == (6, 0, 1)
