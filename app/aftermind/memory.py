@@ -458,12 +458,13 @@ class Memory:
         undone: bool = True,
         before: Episode | tuple[int, EpisodeId] | int | None = None,
     ) -> list[Episode]:
-        """Episodes that fit every filter: the best matches of a query, best first, else the newest, oldest first.
+        """Episodes that fit every filter: the best matches of a query first, then others; without one, oldest first.
 
-        A query ranks and excludes nothing: up to `limit` episodes are returned, the last of them with little in common.
-        `recall_scored(query, min_score=…)` has a threshold. Filters are those of `recall`, and `session_id` and
-        `agent_id`. Without a query `before` pages back, as in `history`, and `undone` False leaves out what was undone
-        (`Memory.undo`), which a query never finds. Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
+        A query ranks and excludes nothing: after its matches come the newest other episodes, newest first, up to
+        `limit`. `recall_scored(query, min_score=…)` gives only matches. Without a query these are the newest episodes,
+        oldest first: `before` pages back, as in `history`, and `undone` False leaves out what was undone
+        (`Memory.undo`), which a query never finds. Filters are those of `recall`, and `session_id` and `agent_id`.
+        Raises `InvalidScope`, `InvalidQuery` and `StoreUnavailable`.
         """
         scope = await groups.scope_of(
             self._parts, group, namespace=namespace, user_id=user_id, session_id=session_id, agent_id=agent_id
@@ -476,7 +477,13 @@ class Memory:
                 raise errors.InvalidQuery("before", before, "matches of a query have no pages. Raise `limit` instead.")
             chosen: RecallOptions = {**filters, "limit": limit, "load": ("history",)}
             asked = Query.checked(query, scope, **chosen)
-            return [each.item for each in await self._parts.recall.scored(asked) if isinstance(each.item, Episode)]
+            scored = await self._parts.recall.scored(asked)
+            matches = [each.item for each in scored if isinstance(each.item, Episode)]
+            if len(matches) == limit:
+                return matches
+            newest = await api_history.search(self._parts, scope, replace(asked.wanted, undone=False), limit=limit)
+            known = {each.id for each in matches}
+            return [*matches, *(each for each in reversed(newest) if each.id not in known)][:limit]
         wanted = replace(Query.checked("", scope, **filters).wanted, undone=undone)
         return await api_history.search(self._parts, scope, api_history.paged(wanted, before), limit=limit)
 

@@ -68,7 +68,7 @@ def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | 
     async def search_memories(
         ctx: Context, query: str, session_id: str | None = None, limit: Limit = 10
     ) -> list[dict[str, Any]]:
-        """The messages that fit a query best."""
+        """The messages that fit a query best, best first, then the newest others."""
         owner = await whose(ctx, Right.READ)
         found = await memory.search(query, session_id=session_id, limit=limit, undone=False, **owner)
         return [_episode(each) for each in found]

@@ -84,7 +84,7 @@ class AftermindMemoryStore(BaseMemoryStore):
         limit: int = 5,
         all_sessions: bool = False,
     ) -> list[Message]:
-        """Messages that fit every filter: the best matches of a query, best first, else the newest, oldest first."""
+        """Messages that fit every filter: a query's best matches first, then the newest others; else oldest first."""
         found = await self.memory.search(
             query,
             session_id=None if all_sessions else self.session_id,

@@ -36,6 +36,21 @@ async def test_history_has_offsets_and_roles(memory: Memory) -> None:
             await memory.history(**SHOWN, **wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
+async def test_a_text_ranks_the_messages_that_fit_and_excludes_none(memory: Memory) -> None:
+    for day, text in enumerate(("I work at Acme.", "I like thai food.", "My shoes are blue."), start=1):
+        said = Message.user(text, occurred_at=datetime(2025, 11, day, tzinfo=UTC))
+        await memory.remember(said, user_id="alice", session_id=f"s{day}")
+    acme, food, shoes = contents(await memory.search(user_id="alice"))
+
+    late = await memory.search("food", user_id="alice", since=datetime(2025, 11, 3, tzinfo=UTC))
+
+    assert contents(await memory.search("food", user_id="alice")) == [food, shoes, acme]
+    assert contents(await memory.search("food", user_id="alice", limit=2)) == [food, shoes]
+    assert contents(late) == [shoes]
+    assert contents(await memory.search("food", user_id="alice", session_id="s1")) == [acme]
+    assert sorted(contents(await memory.search("zebra", user_id="alice"))) == sorted([acme, food, shoes])
+
+
 async def test_a_window_has_the_newest_and_keeps_tool_calls_with_their_results(memory: Memory) -> None:
     asked, told = Message.user("What is the weather?"), Message.assistant("It rains.")
     call = Message(role=asked.role.ASSISTANT, content="", metadata={"tool_calls": CALLS})
