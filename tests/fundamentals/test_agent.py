@@ -23,6 +23,7 @@ from aftermind import (
     sync,
 )
 from aftermind.agent import TextDelta, ToolCalled, ToolReturned
+from aftermind.events.types import MemoryRecallCompleted
 from aftermind.llm.protocols import ChatReply, ToolCall
 from aftermind.testing import ScriptedChatModel
 
@@ -267,8 +268,19 @@ async def test_a_memory_that_fails_as_a_whole_does_not_fail_the_answer(
 
     assert isinstance(events[-1], AgentResult)
     assert events[-1].text == again.text == "Hello."
-    assert "MemoryUpdateFailed" in [type(event).__name__ for event in events]
+    assert [type(event).__name__ for event in events].count("MemoryUpdateFailed") == 1, "of the turn alone"
     assert caplog.text.count("memory fails, the agent answers without it (step=history, reason=") == 1
+
+
+async def test_a_stream_reports_a_turn_as_saved_although_the_history_cannot_be_read(tmp_path: Path) -> None:
+    agent = Agent(model=ScriptedChatModel("Hello."), memory=_nowhere(tmp_path, spool_max_bytes=1_000_000))
+
+    events = [event async for event in agent.arun_stream("Hi", user_id="u", session_id="s")]
+
+    kinds = [type(event).__name__ for event in events if not isinstance(event, TextDelta)]
+    assert kinds == ["MemoryRecallStarted", "MemoryRecallCompleted", "MemoryUpdateQueued", "AgentResult"]
+    (recalled,) = [event for event in events if isinstance(event, MemoryRecallCompleted)]
+    assert "StoreUnavailable" in (recalled.degraded or "")
 
 
 @pytest.mark.parametrize("session_id", ["s", None])
@@ -693,9 +705,9 @@ def again() -> str:
     return "again"
 
 
-def _nowhere(folder: Path) -> Memory:
-    """A memory whose servers are not there, and that may not spool either."""
-    settings = Settings(state_dir=folder, spool_max_bytes=0)
+def _nowhere(folder: Path, *, spool_max_bytes: int = 0) -> Memory:
+    """A memory whose servers are not there, and that may not spool either by default."""
+    settings = Settings(state_dir=folder, spool_max_bytes=spool_max_bytes)
     return Memory("postgresql://nobody@127.0.0.1:1/none", broker="redis://127.0.0.1:1/0", settings=settings)
 
 

@@ -58,15 +58,17 @@ class Remembering:
         given: Sequence[Message] | None = None,
     ) -> tuple[RecallBlock | None, Sequence[Episode]]:
         """The block for a question, and the session so far, if the caller has not `given` it. None and nothing where
-        memory fails.
+        memory fails: `MemoryRecallCompleted.degraded` has the reason.
         """
         tell(MemoryRecallStarted(scope=scope, at=_now(), query=query))
         seconds = self.memory.settings.recall_budget_seconds + GRACE_SECONDS
+        failures: list[str] = []
         block, history = await asyncio.gather(
-            self._tried("recall", self._block(query, scope), seconds, scope, tell),
-            self._tried("history", self._history(scope, is_given=given is not None), seconds, scope, tell),
+            self._tried("recall", self._block(query, scope), seconds, failures.append),
+            self._tried("history", self._history(scope, is_given=given is not None), seconds, failures.append),
         )
         if block is None:
+            tell(MemoryRecallCompleted(scope=scope, at=_now(), query=query, degraded="; ".join(failures)))
             return None, history or ()
         roles = REMEMBERED_ROLES | ({Role.TOOL} if self.tool_results else set())
         ids = {each.id for each in history or () if each.role in roles}
@@ -86,6 +88,7 @@ class Remembering:
             chunks_included=block.chunks_included,
             chunks_available=block.chunks_available,
             duration_ms=block.duration_ms,
+            degraded="; ".join(filter(None, [block.degraded, *failures])) or None,
         )
         tell(done)
         return block, history or ()
@@ -105,7 +108,11 @@ class Remembering:
         """
         seconds = self.memory.settings.remember_budget_seconds + self.memory.settings.db_timeout_seconds + GRACE_SECONDS
         work = self._hand_over(messages, scope, tell, idempotency_key, recalled)
-        return await self._tried("remember", work, seconds, scope, tell)
+
+        def report(error: str) -> None:
+            tell(MemoryUpdateFailed(scope=scope, at=_now(), kind="remember", error=error, attempts=1))
+
+        return await self._tried("remember", work, seconds, report)
 
     async def _hand_over(
         self,
@@ -145,9 +152,7 @@ class Remembering:
         found = await self.memory.history(limit=self.history_messages, **_labels(scope))
         return [each for each in found if each.mark != UNDONE]
 
-    async def _tried(
-        self, what: str, work: Awaitable[T], seconds: float, scope: Scope, tell: Callable[[MemoryEvent], None]
-    ) -> T | None:
+    async def _tried(self, what: str, work: Awaitable[T], seconds: float, report: Callable[[str], None]) -> T | None:
         try:
             async with asyncio.timeout(seconds):
                 found = await work
@@ -162,8 +167,7 @@ class Remembering:
                     exc_info=None if is_named else exc,
                 )
             self.failing.add(what)
-            error = f"{type(exc).__name__}: {exc}"
-            tell(MemoryUpdateFailed(scope=scope, at=_now(), kind=what, error=error, attempts=1))
+            report(f"{type(exc).__name__}: {exc}")
             return None
         self.failing.discard(what)
         return found

@@ -39,7 +39,10 @@ class MemoryRecallStarted(MemoryEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecallCompleted(MemoryEvent):
-    """A recall ended. `recall_id` is the `id` of its block."""
+    """A recall ended. `recall_id` is the `id` of its block, and empty if there is none.
+
+    `degraded` is the reason if a part of the block or of the session's history may be missing.
+    """
 
     event: ClassVar[str] = "MemoryRecallCompleted"
     query: str = ""
@@ -48,6 +51,7 @@ class MemoryRecallCompleted(MemoryEvent):
     chunks_included: int = 0
     chunks_available: int = 0
     duration_ms: float = 0.0
+    degraded: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
