@@ -246,6 +246,7 @@ def forget(
         _show_proof(gone.proof, user, namespace, wide=wide)
         about = {"user_id": user, "namespace": namespace or Settings().namespace, "not_searched": NOT_SEARCHED}
         shown = {"is_erased": gone.proof.after.is_erased, **about, **to_plain(gone)}
+        shown["proof"] |= {"before": _with_result(gone.proof.before), "after": _with_result(gone.proof.after)}
         if not gone.proof.after.is_clean:
             raise terminal.ExitWithResult(1, shown)
         return shown
@@ -292,7 +293,7 @@ def verify_erasure(
         list[str] | None, typer.Option("--text", "-t", help="A text to search for. May be repeated.")
     ] = None,
     wide: EveryPlace = False,
-) -> ErasureReport:
+) -> dict[str, Any]:  # Any: JSON
     """Search for remaining content of a user, and for texts: in every table, replicas, Redis, spool and logs.
 
     Texts are searched in the rows of every user. The exit code is 1 if content remains or a place was not searched.
@@ -313,9 +314,15 @@ def verify_erasure(
     _print_places(table, listed, len(found.places))
     out.print(f"[dim]{OWNED}[/]")
     _show_result(found)
+    shown = _with_result(found)
     if not found.is_clean:
-        raise terminal.ExitWithResult(1, found)
-    return found
+        raise terminal.ExitWithResult(1, shown)
+    return shown
+
+
+def _with_result(report: ErasureReport) -> dict[str, Any]:  # Any: JSON
+    """A report as JSON with what its places amount to, as over HTTP."""
+    return {"is_erased": report.is_erased, "unsearched": report.unsearched, **to_plain(report)}
 
 
 def _show_proof(proof: ErasureProof, user: str | None, namespace: str | None, *, wide: bool) -> None:

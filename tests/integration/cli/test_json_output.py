@@ -37,7 +37,9 @@ SHOWN = {
     "costs": lambda found: found == [],
     "tenants": lambda found: [each["users"] for each in found] == [1],
     "users": lambda found: [each["user_id"] for each in found] == ["ann"],
-    "verify-erasure --user ann": lambda found: any(place["owned"] for place in found["places"]),
+    "verify-erasure --user ann": lambda found: (
+        (found["is_erased"], any(place["owned"] for place in found["places"])) == (False, True)
+    ),
     "replay list": lambda found: found == [],
     "jobs list": lambda found: isinstance(found, list),
     "jobs pauses": lambda found: found == [],
@@ -83,6 +85,10 @@ ACTED = {
     "export --user ann --to {tmp}/ann.json": lambda found: found["episodes"] == 1,
     "ingest --no-wait {tmp}/ann.json {tmp}/bad.jsonl": lambda found: (found["queued"], len(found["bad"])) == (1, 1),
     "forget --user ann --yes": lambda found: found["rows"]["facts"] > 0,
+    "forget --user bob --prove --yes": lambda found: (  # the application's role cannot read every table
+        [found["proof"][when]["is_erased"] for when in ("before", "after")] == [False, None]
+        and "table replay_plans" in found["proof"]["after"]["unsearched"]
+    ),
     "down": lambda found: found == [],
     "stack destroy --yes": lambda found: list(found) == ["removed"],
 }
