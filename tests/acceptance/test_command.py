@@ -155,6 +155,24 @@ def test_status_warns_of_dead_letters(shell: Shell, ingested: str) -> None:
 
 
 @pytest.mark.long
+def test_up_again_finds_a_profile_schema_by_the_pythonpath_of_its_shell(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "traits_of_ours.py").write_text(
+        "from pydantic import BaseModel\n\nclass Traits(BaseModel): home: str\n"
+    )
+    wanted = {**shell.env, "AFTERMIND_PROFILE_SCHEMA": "traits_of_ours:Traits"}
+    path = os.pathsep.join(filter(None, [wanted.get("PYTHONPATH"), str(tmp_path)]))
+    try:
+        refused = Shell(folder=shell.folder, env=wanted).run("up")
+
+        assert refused.code != 0
+        assert "No module named 'traits_of_ours'. Add its folder to PYTHONPATH" in " ".join(refused.err.split())
+        assert ".." not in refused.err
+        Shell(folder=shell.folder, env={**wanted, "PYTHONPATH": path}).must("up")
+    finally:
+        shell.must("up")
+
+
+@pytest.mark.long
 def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, ingested: str) -> None:
     other = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_EMBEDDING_DIMENSION": "256"})
     on_ports = {"AFTERMIND_WEB_PORT": str(choose(1)[0])}

@@ -75,8 +75,8 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
         terminal.run(migrate.apply(settings, endpoints.postgres_url))
     if workers:
         with terminal.err.status("Starting workers, web service and Flower …"):
+            stack_processes.remember_settings(settings)  # first: those of processes that do not get ready, too
             stack.supervise(plan.commands())
-        stack_processes.remember_settings(settings)
     terminal.show(table(stack.status()))
     terminal.run(_follow_embedder(settings, workers=workers))
     if workers:

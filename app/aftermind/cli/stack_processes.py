@@ -104,6 +104,7 @@ class ProcessPlan:
         more: Mapping[str, str] | None = None,
     ) -> Command:
         env = {
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),  # of this shell, and not of the one that started the stack
             **_inherited_settings(),
             **self.addresses.environment(),
             "AFTERMIND_STATE_DIR": str(self.state_dir),

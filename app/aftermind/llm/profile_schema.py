@@ -66,7 +66,10 @@ def profile_schema(given: str | None) -> ProfileSchema | None:
     try:
         model = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
-        raise errors.InvalidSettings("profile_schema", given, f"it cannot be imported: {exc}.") from exc
+        why = (
+            f"it cannot be imported: {exc}. Add its folder to PYTHONPATH, then run `aftermind up` or the process again."
+        )
+        raise errors.InvalidSettings("profile_schema", given, why) from exc
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise errors.InvalidSettings("profile_schema", given, "it is no Pydantic model.")
     return ProfileSchema(json=model.model_json_schema(), model=model)

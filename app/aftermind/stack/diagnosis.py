@@ -38,7 +38,7 @@ def explain_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
     for needle, cause, remedy in CAUSES:
         if needle in tail:
             return f"{how}: {cause}", remedy
-    said = " | ".join(_message_of(line.strip()) for line in tail.splitlines()[-TAIL_LINES:] if line.strip())
+    said = " | ".join(_message_of(line.strip()) for line in tail.splitlines()[-TAIL_LINES:] if line.strip()).rstrip(".")
     return (f"{how}: {said}" if said else how), f"Its log: {log_path}"
 
 

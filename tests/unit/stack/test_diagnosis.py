@@ -20,6 +20,13 @@ def test_the_messages_of_json_lines_are_shown_without_the_rest(tmp_path: Path) -
     assert str(log) in remedy
 
 
+def test_a_message_that_ends_with_a_full_stop_gets_no_second_one(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    log.write_text('{"level":"ERROR","message":"it cannot be imported."}\n')
+
+    assert explain_exit(1, log, 0)[0] == "it ended with exit code 1: it cannot be imported"
+
+
 def test_a_known_cause_has_its_remedy(tmp_path: Path) -> None:
     log = tmp_path / "redis.log"
     log.write_text("bind: Address already in use\n")
