@@ -268,7 +268,12 @@ def _json_list(
 
 def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> Iterator[Found]:
     # Each line is decoded alone: a damaged byte costs its line, and not the file.
-    for number, line in enumerate(data.split(b"\n"), start=1):
+    lines = data.split(b"\n")
+    if data.strip() and not any(line.lstrip().startswith((b"{", b"[")) for line in lines):  # CSV, a text, an image
+        reason = "no line of it is a JSON object. The formats are listed by `aftermind ingest --help`"
+        yield BadLine(place=FilePosition(file=path), reason=reason)
+        return
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         place = FilePosition(file=path, line=number)

@@ -160,7 +160,13 @@ def test_a_file_that_cannot_be_read_is_one_bad_line(tmp_path: Path) -> None:
     binary = tmp_path / "image.png"
     binary.write_bytes(b"\x89PNG\xff\xfe")
 
+    table = tmp_path / "chat.csv"
+    table.write_text("user,text\nann,I like tea.\nbob,I like rain.\n")
+
     assert [type(each) for each in read(binary)] == [BadLine]
+    (bad,) = read(table)
+    assert isinstance(bad, BadLine)
+    assert bad.reason.startswith("no line of it is a JSON object")
     assert [type(each) for each in read(tmp_path / "nothing.jsonl")] == [BadLine]
 
 
