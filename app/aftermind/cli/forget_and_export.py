@@ -166,7 +166,7 @@ async def _each_user(memory: Memory, namespace: str | None) -> AsyncIterator[str
 
 
 async def _each_owner(memory: Memory, namespace: str) -> AsyncIterator[str | None]:
-    """Each user and group with content, then those of whom only pending turns or payloads of jobs are left."""
+    """Each user and group with content, then those with pending turns or payloads of jobs alone."""
     seen = set[str | None]()
     pending = {
         turn.owner.user_id for turn in await memory.job_admin.pending_turns(namespace=namespace, limit=MAX_LISTED)
