@@ -1,5 +1,6 @@
 """After a forget nothing is found anywhere, also where a worker was frozen over it or a spool was drained late."""
 
+import fcntl
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -219,6 +220,59 @@ async def test_a_spool_that_is_drained_after_the_forget_brings_nothing_back(
         told = {place.name for place in left.places if place.name.startswith("table") and not place.is_clean}
         assert told <= {"table events", "table jobs"}, "that it came, and no more"
         assert await operator.history(user_id="ann") == []
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_spool_files_are_deleted_after_another_process_of_the_host_forgot(
+    database: Database, valkey: Valkey, tmp_path: Path, ends: bool
+) -> None:
+    """`ends`: the process that forgets ends before Redis is back, and a third one takes over its file."""
+    canary, state = word(), tmp_path / "state"
+
+    def files() -> list[Path]:
+        return sorted((state / "spool").glob("*.spool"))
+
+    async with (
+        proxy_to(valkey.url) as proxy,
+        opened(database, proxy.url(valkey.url), state) as app,
+        opened(database, valkey.url, state) as operator,
+        opened(database, valkey.url, state) as third,
+    ):
+        await app.remember("Before.", user_id="ann")
+        proxy.reset()
+        with valkey.frozen():
+            assert (await app.remember(f"Into the spool: {canary}", user_id="ann")).spooled
+            (of_app,) = files()
+            gone = await operator.forget(user_id="ann", prove=True)
+            assert gone.proof is not None
+            assert not gone.proof.after.is_clean
+            assert (await app.remember("After the forget.", user_id="ann")).spooled
+            if ends:
+                await operator.close()
+        (of_operator,) = (path for path in files() if path != of_app)
+        if ends:
+            await third.remember("Of the third process.", user_id="cem")
+            await wait_until(lambda: is_locked(of_operator), description="the file is taken over")
+        assert (await app.remember("Of another user.", user_id="bob")).spooled
+        proxy.let_pass()
+
+        await wait_until(lambda: not files(), description="the files of the spool are deleted")
+        with workers(environment(database.relay_url, valkey.url, **BRISK), tmp_path):
+            await nothing_pending(valkey.url)
+        told = {user: [each.content for each in await app.history(user_id=user)] for user in ("ann", "bob")}
+        left = await third.verify_erasure(canary, user_id="ann")
+
+    assert told == {"ann": ["After the forget."], "bob": ["Of another user."]}
+    assert not {"spool", "redis"} & where(left)
 
 
 async def test_a_turn_that_postgres_accepts_after_the_forget_is_not_recalled(

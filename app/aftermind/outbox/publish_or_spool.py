@@ -102,19 +102,23 @@ class Publisher:
         return await self.spool.pending(owner)
 
     async def forget(self, stone: Tombstone) -> list[JobId]:
-        return await self.spool.forget(stone)
+        gone = await self.spool.forget(stone)
+        self.find_orphans()
+        return gone
 
     async def drained(self) -> None:
         """Wait until the spool of this process is empty and Redis answers."""
         await self._drain.task.wait()
 
     def find_orphans(self) -> None:
-        """Begin to send turns that ended processes have left in the spool; repeated for as long as the loop runs."""
+        """Begin to send turns that ended processes have left in the spool, and to delete files that are not needed any
+        more; repeated for as long as the loop runs.
+        """
         now = time.monotonic()
         if now < self._orphans_at:
             return
         self._orphans_at = now + ORPHANS_SECONDS
-        if self.spool.has_orphans():
+        if self.spool.has_files():
             self._drain.begin()
         loop = asyncio.get_running_loop()
         if (waiting := self._next_checks.get(loop)) is not None:

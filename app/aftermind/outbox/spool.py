@@ -78,9 +78,9 @@ class Spool:
                 return held[0].content_hash
         return None
 
-    def has_orphans(self) -> bool:
-        """Whether the folder has files that this process has not taken over; reads the folder."""
-        return len(self._paths()) > len(self._ours)
+    def has_files(self) -> bool:
+        """Whether the folder has files of any process: to be sent, taken over or deleted; reads the folder."""
+        return bool(self._paths())
 
     @property
     def unsent(self) -> int:
@@ -94,7 +94,7 @@ class Spool:
         return await self._run(lambda: self._pending(owner_part(owner)))
 
     async def take_over(self) -> int:
-        """Take over files of ended processes; returns their unsent turns."""
+        """Take over files of ended processes, and delete what is not needed any more; returns the unsent turns."""
         return await self._run(self._adopt)
 
     async def next(self, limit: int, *, passing: frozenset[str] = frozenset()) -> list[Turn]:
@@ -142,12 +142,18 @@ class Spool:
 
     def _write_queued(self) -> None:
         queued = [self._queued.popleft() for _ in range(len(self._queued))]
-        # One that is on disk already was given once more, by its idempotency key.
-        new = {turn.job_id: (turn, payload) for turn, payload, _ in queued if turn.job_id not in self._unsent}
         try:
+            if any(turn.content_hash is not None for turn, _, _ in queued):
+                with suppress(OSError):  # a file that cannot be read must not stop what is written
+                    self._drop_erased()
+            # One that is on disk already was given once more, by its idempotency key.
+            new = {turn.job_id: (turn, payload) for turn, payload, _ in queued if turn.job_id not in self._unsent}
             if new:
                 self._check_capacity(sum(len(payload) for _, payload in new.values()))
                 segment = self._open()
+                forgotten = set[JobId]().union(*(each.forgotten for each in self._segments())) - segment.forgotten
+                if again := new.keys() & forgotten:  # remembered after the erasure: the order in the file records that
+                    segment.mark(again, forgotten=True)
                 self._hold(segment, segment.append(list(new.values())))
         except errors.AftermindError as exc:
             _fail(queued, exc)
@@ -187,20 +193,17 @@ class Spool:
             segment = None if path in self._ours else Segment.adopt(path)
             if segment is not None:
                 self._ours[path] = segment
-                gone, ours = self._erased_ids(), self._unsent
-                self._unsent = {}
-                self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in gone])
+                ours, self._unsent = self._unsent, {}
+                self._hold(segment, [entry for entry in segment.turns.values() if entry.job_id not in segment.gone])
                 adopted.update(self._unsent)
                 self._unsent = ours
-                self._tidy(segment)
         # Turns of ended processes are older than the turns that this process appends.
         self._unsent = adopted | {job_id: held for job_id, held in self._unsent.items() if job_id not in adopted}
+        self._drop_erased()
         return self.unsent
 
     def _oldest(self, limit: int, passing: frozenset[str]) -> list[Turn]:
-        self._list_segments()
-        for job_id in self._erased_ids() & self._unsent.keys():  # forgotten by another process since
-            self._let_off(job_id)
+        self._drop_erased()
         waiting = [held for held in self._unsent.values() if held[0].owner not in passing]
         found = []
         for entry, segment in waiting[:limit]:
@@ -227,8 +230,8 @@ class Spool:
         """Delete a file of this process that is not needed any more."""
         if segment.unreadable or not segment.gone >= segment.turns.keys():
             return
-        if segment.gone - segment.turns.keys() and len(self._paths()) > len(self._ours):
-            return  # it records forgotten turns in files of other processes
+        if segment.forgotten and any(self._erased_in(other) & segment.forgotten for other in self._segments()):
+            return  # the process of that file has not read it yet
         segment.remove()
         del self._ours[segment.path]
         if self._current is segment:
@@ -236,12 +239,12 @@ class Spool:
 
     def _pending(self, owner: str) -> tuple[Turn, ...]:
         self._list_segments()
-        gone = self._erased_ids()
+        gone = {segment: segment.gone | self._erased_in(segment) for segment in self._segments()}
         found = [
             _read(entry, segment)
-            for segment in (*self._ours.values(), *self._others.values())
+            for segment in gone
             for entry in list(segment.turns.values())
-            if entry.owner == owner and entry.job_id not in gone
+            if entry.owner == owner and entry.job_id not in gone[segment]
         ]
         return tuple(sorted((each for each in found if each is not None), key=lambda turn: turn.base))
 
@@ -256,12 +259,34 @@ class Spool:
             self._open().mark(gone, forgotten=True)
         except OSError as exc:
             raise errors.SpoolUnavailable(str(self.folder), str(exc)) from exc
-        for job_id in self._unsent.keys() & set(gone):
-            self._unsent[job_id][1].gone.add(job_id)
-            self._let_off(job_id)
+        self._drop_erased()
+        return gone
+
+    def _drop_erased(self) -> None:
+        """Record in the files of this process what any process has forgotten, and delete files not needed any more."""
+        self._list_segments()
+        for segment in list(self._ours.values()):
+            gone = self._erased_in(segment)
+            if gone:
+                with suppress(OSError):  # a full disk: noted in memory; after a crash the tombstone covers the turn
+                    segment.mark(gone, forgotten=True)
+            for job_id in segment.gone & self._unsent.keys():
+                if self._unsent[job_id][1] is segment:
+                    self._let_off(job_id)
         for segment in list(self._ours.values()):
             self._tidy(segment)
-        return gone
+
+    def _erased_in(self, segment: Segment) -> set[JobId]:
+        """Its unsent turns that a record of another file has forgotten.
+
+        With a record of its own, the order in the file decides: a turn may be remembered again with its key.
+        """
+        others = (other.forgotten for other in self._segments() if other is not segment)
+        erased = set[JobId]().union(*others) - segment.forgotten - segment.gone
+        return erased & segment.turns.keys()
+
+    def _segments(self) -> tuple[Segment, ...]:
+        return (*self._ours.values(), *self._others.values())
 
     def _list_segments(self) -> None:
         paths = set(self._paths())
@@ -273,9 +298,6 @@ class Spool:
                 self._others[path] = segment
         for segment in self._others.values():
             segment.refresh()
-
-    def _erased_ids(self) -> set[JobId]:
-        return set[JobId]().union(*(segment.gone for segment in (*self._ours.values(), *self._others.values())))
 
     def _paths(self) -> list[Path]:
         try:

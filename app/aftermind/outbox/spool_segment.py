@@ -55,7 +55,8 @@ class _Record:
 
 
 class Segment:
-    """An open file of the spool. `turns` are those that it holds, sent or not; `gone` the ids that are done with.
+    """An open file of the spool. `turns` are those that it holds, sent or not; `gone` the ids that are done with;
+    `forgotten` every id for which it records an erasure, of its own turns or of another file's.
 
     `damaged` counts the damaged places found so far. `unreadable` counts records that check and that this release
     cannot decode, or damage that could not be copied: the file stays.
@@ -67,6 +68,7 @@ class Segment:
         self._end = 0
         self.turns: dict[JobId, SpoolEntry] = {}
         self.gone: set[JobId] = set()
+        self.forgotten: set[JobId] = set()
         self.unreadable = self.damaged = 0
 
     @classmethod
@@ -145,6 +147,8 @@ class Segment:
         self.gone.update(listed)
         body = b"".join(job_id.bytes for job_id in listed)
         self._write(_packed(_FORGOTTEN if forgotten else _SENT, body), is_synced=forgotten)
+        if forgotten:
+            self.forgotten.update(listed)
 
     def payload(self, entry: SpoolEntry) -> bytes | None:
         """The turn's bytes; None if they were damaged since. Then a copy is kept, and the turn is not listed again."""
@@ -243,7 +247,10 @@ class Segment:
     def _note(self, record: _Record, offset: int, length: int) -> None:
         body = record.body
         if record.kind in (_SENT, _FORGOTTEN):
-            self.gone.update(JobId(UUID(bytes=body[i : i + _ID_BYTES])) for i in range(0, len(body), _ID_BYTES))
+            ids = [JobId(UUID(bytes=body[i : i + _ID_BYTES])) for i in range(0, len(body), _ID_BYTES)]
+            self.gone.update(ids)
+            if record.kind == _FORGOTTEN:
+                self.forgotten.update(ids)
             return
         try:
             entry = _entry(decode_turn(body), offset, length)

@@ -37,7 +37,7 @@ async def test_constructing_and_asking_an_empty_spool_touches_no_disk(tmp_path: 
     spool = spool_in(tmp_path)
 
     assert await spool.pending(ALICE) == ()
-    assert not spool.has_orphans()
+    assert not spool.has_files()
     assert not spool.holds(owner_part(ALICE), "s1")
     assert files(tmp_path) == []
 
@@ -177,6 +177,70 @@ async def test_what_is_forgotten_is_not_sent_nor_seen_in_any_process(tmp_path: P
     assert [each.messages[0].content for each in await others.next(10)] == ["kept"]
     mine.close()
     others.close()
+
+
+async def test_what_another_process_forgot_leaves_the_disk_while_a_third_has_taken_over_its_file(
+    tmp_path: Path,
+) -> None:
+    app, ended, third = spool_in(tmp_path), spool_in(tmp_path), spool_in(tmp_path)
+    await put(app, replace(turn_of("alice", "secret one"), generation=0))
+    await put(ended, replace(turn_of("alice", "secret two"), generation=0))
+    await ended.forget(Tombstone(owner=ALICE, generation=1))
+    ended.close()
+    assert await third.take_over() == 0
+    assert len(files(tmp_path)) == 2, "the app has not read the erasure"
+
+    assert await app.take_over() == 0
+    later = turn_of("bob", "later")
+    await put(app, later)
+    await app.sent([later.job_id])
+    assert await third.take_over() == 0
+
+    assert files(tmp_path) == []
+    app.close()
+    third.close()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_turn_that_is_given_again_with_its_key_after_the_forget_is_sent(tmp_path: Path, ends: bool) -> None:
+    """`ends`: the process that has it ends before it is sent, while the one that forgot is alive."""
+    app, forgetting = spool_in(tmp_path), spool_in(tmp_path)
+    first = replace(turn_of("alice", "secret"), generation=0, content_hash="one")
+    again = replace(turn_of("alice", "again"), job_id=first.job_id, generation=1, content_hash="two")
+    await put(app, first, turn_of("bob", "of bob"))
+    await forgetting.forget(Tombstone(owner=ALICE, generation=1))
+
+    await put(app, again)
+    if ends:
+        app.close()
+        app = spool_in(tmp_path)
+    await app.take_over()
+    found = await app.next(10)
+
+    assert sorted(texts_of(found)) == ["again", "of bob"]
+    assert texts_of(await forgetting.pending(ALICE)) == ["again"]
+    await app.sent([turn.job_id for turn in found])
+    await forgetting.take_over()
+    assert files(tmp_path) == []
+    app.close()
+    forgetting.close()
+
+
+async def test_a_key_that_another_process_forgot_is_sent_from_a_file_without_the_forgotten_turn(
+    tmp_path: Path,
+) -> None:
+    app, forgetting, third = spool_in(tmp_path), spool_in(tmp_path), spool_in(tmp_path)
+    first = replace(turn_of("alice", "secret"), generation=0, content_hash="one")
+    await put(app, first)
+    await forgetting.forget(Tombstone(owner=ALICE, generation=1))
+
+    await put(third, replace(turn_of("alice", "again"), job_id=first.job_id, generation=1, content_hash="two"))
+    await app.take_over()
+
+    assert texts_of(await third.next(10)) == ["again"]
+    assert await app.next(10) == []
+    for spool in (app, forgetting, third):
+        spool.close()
 
 
 async def test_turns_that_come_together_share_a_sync_and_each_is_told(
