@@ -279,7 +279,7 @@ class Spool:
     def _erased_in(self, segment: Segment) -> set[JobId]:
         """Its unsent turns that a record of another file has forgotten.
 
-        With a record of its own, the order in the file decides: a turn may be remembered again with its key.
+        If the file has such a record itself, the order in it decides: a turn may be remembered again with its key.
         """
         others = (other.forgotten for other in self._segments() if other is not segment)
         erased = set[JobId]().union(*others) - segment.forgotten - segment.gone

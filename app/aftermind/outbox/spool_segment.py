@@ -56,7 +56,7 @@ class _Record:
 
 class Segment:
     """An open file of the spool. `turns` are those that it holds, sent or not; `gone` the ids that are done with;
-    `forgotten` every id for which it records an erasure, of its own turns or of another file's.
+    `forgotten` every id for which it records an erasure, of turns in it or in another file.
 
     `damaged` counts the damaged places found so far. `unreadable` counts records that check and that this release
     cannot decode, or damage that could not be copied: the file stays.
