@@ -273,10 +273,10 @@ async def test_spool_files_are_deleted_after_another_process_of_the_host_forgot(
         await wait_until(lambda: not files(), description="the files of the spool are deleted")
         with workers(environment(database.relay_url, valkey.url, **BRISK), tmp_path):
             await nothing_pending(valkey.url)
-        told = {user: [each.content for each in await app.history(user_id=user)] for user in ("ann", "bob")}
+        stored = {user: [each.content for each in await app.history(user_id=user)] for user in ("ann", "bob")}
         left = await third.verify_erasure(canary, user_id="ann")
 
-    assert told == {"ann": ["After the forget."], "bob": ["Of another user."]}
+    assert stored == {"ann": ["After the forget."], "bob": ["Of another user."]}
     assert not {"spool", "redis"} & where(left)
 
 

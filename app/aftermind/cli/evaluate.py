@@ -212,14 +212,15 @@ def _difference_table(summary: Summary, names: Sequence[str]) -> Table:
 def parse_assignments(given: Sequence[str]) -> Given:
     """`NAME=VALUE` as a recall option or a setting. Raises `InvalidSettings` for a name that is neither."""
     found: dict[str, Any] = {}  # Any: as above
+    names = [*RecallOptions.__annotations__, *Settings.model_fields]
     for each in given:
         name, equals, text = each.partition("=")
-        if not equals or (name not in RecallOptions.__annotations__ and name not in Settings.model_fields):
-            near = nearest_name(name, [*RecallOptions.__annotations__, *Settings.model_fields])
+        if not equals or name not in names:
+            near = nearest_name(name, names)
             why = "write NAME=VALUE with a recall option or a setting as name."
             raise errors.InvalidSettings(name, text, f"{why} Did you mean {near}?" if near else why)
         second = _SECOND.search(text)
-        if second is not None and second[1] in {*RecallOptions.__annotations__, *Settings.model_fields}:
+        if second is not None and second[1] in names:
             why = "name each option or setting alone: --set NAME=VALUE --set NAME=VALUE."
             raise errors.InvalidSettings(name, text, why)
         if name in ("since", "until", "known_at"):

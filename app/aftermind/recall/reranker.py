@@ -25,17 +25,16 @@ async def rerank(
     """
     if not matches:
         return [], None
+    unranked = list(matches)
     try:
         async with asyncio.timeout_at(deadline):
             given = await reranker(question, [_read_text(each) for each in matches])
         numbers = list(map(_number, given))
         if len(numbers) != len(matches):
-            return list(
-                matches
-            ), f"the reranker gave {len(numbers)} scores for {len(matches)} texts: its order is missing"
+            return unranked, f"the reranker gave {len(numbers)} scores for {len(matches)} texts: its order is missing"
         pairs = sorted(zip(matches, numbers, strict=True), key=lambda pair: -pair[1])
     except Exception as exc:  # the caller's code: whatever it raises, recall continues without it
-        return list(matches), f"the reranker failed ({type(exc).__name__}): its order is missing"
+        return unranked, f"the reranker failed ({type(exc).__name__}): its order is missing"
     scores = _falling(sorted((each.score for each in matches), reverse=True))
     reranked = [
         replace(each, rerank_score=by_reranker, score=score)
