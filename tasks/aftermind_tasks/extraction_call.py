@@ -235,11 +235,11 @@ def spent(usage: Usage) -> ModelUsage:
 
 
 def to_turn_text(episode: Episode) -> TurnText:
-    """An episode as a model sees it."""
+    """An episode as a model sees it. A tool has no name there: what a trusted one returns is about the user."""
     return TurnText(
         id=episode.id,
         role=episode.role,
-        name=episode.name,
+        name=None if episode.role is Role.TOOL else episode.name,
         content=episode.content,
         occurred_at=episode.occurred_at,
         trusted=episode.mark is None and detect.may_become_fact(episode.role, episode.metadata),

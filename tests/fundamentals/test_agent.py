@@ -224,13 +224,14 @@ async def test_only_a_trusted_tool_teaches_facts(memory: Memory, user: str) -> N
     def crm() -> str:
         return "I live in Bergen."
 
-    for trusted, learnt in ((False, 0), (True, 1)):
+    for trusted, learnt in ((False, []), (True, ["user"])):
         model = ScriptedChatModel(ToolCall(id="1", name="crm", arguments="{}"), "Thanks.")
         agent = Agent(model=model, memory=memory, tools=[Tool.of(crm, trusted=trusted)])
         someone = f"{user}-{trusted}"
         await agent.arun("Look me up.", user_id=someone, session_id="s1")
         await memory.drain(user_id=someone)
-        assert len(await memory.facts.query(user_id=someone, predicate="lives_in")) == learnt
+        facts = await memory.facts.query(user_id=someone, predicate="lives_in")
+        assert [fact.subject for fact in facts] == learnt
 
 
 @pytest.mark.parametrize("arguments", ['{"number": "many"}', "{", "[]", "{}"])

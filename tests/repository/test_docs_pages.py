@@ -8,6 +8,7 @@ import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -82,6 +83,27 @@ def test_the_python_of_a_guide_runs(page: str, number: int, tmp_path: Path) -> N
     )
 
     assert done.returncode == 0, done.stderr
+
+
+async def test_documents_of_the_guide_are_recalled_with_the_users_memory_and_replaced() -> None:
+    (code,) = [code for code in blocks("docs/guides/conversations.md", "python") if "replace_document" in code]
+    guide: dict[str, Any] = {}
+    exec(code, guide)
+    handbook = "# Handbook\n\n## Expenses\n\nMeals are refunded up to {} euros a day. I live in Berlin.\n"
+    question = "How much is refunded for meals?"
+
+    async with aftermind.Memory("inmemory") as memory:
+        await memory.remember("I like long meals.", user_id="ann")
+        for euros in (30, 40):
+            await guide["replace_document"](memory, "handbook.md", handbook.format(euros))
+            await memory.drain()
+        found = await guide["memories"](memory, question, "ann")
+        facts = await memory.facts.query(user_id=guide["LIBRARY"])
+
+    assert "I like long meals." in found
+    assert "40 euros" in found
+    assert "30 euros" not in found
+    assert facts == []
 
 
 def test_the_script_for_memories_of_mem0_keeps_their_metadata_and_can_be_repeated(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ async def receiver(tls: ssl.SSLContext | None = None) -> AsyncIterator[Receiver]
         task = asyncio.create_task(one.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # A task that is cancelled before it runs has not entered the block that closes its connection.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0, ssl=tls)
     one.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"

@@ -270,7 +270,10 @@ def _jsonl(path: Path, data: bytes, user: str | None, session: str | None) -> It
     # Each line is decoded alone: a damaged byte costs its line, and not the file.
     lines = data.split(b"\n")
     if data.strip() and not any(line.lstrip().startswith((b"{", b"[")) for line in lines):  # CSV, a text, an image
-        reason = "no line of it is a JSON object. The formats are listed by `aftermind ingest --help`"
+        reason = (
+            "no line of it is a JSON object. The formats are listed by `aftermind ingest --help`. To recall a text, "
+            "store it with `memory.remember` (docs/guides/conversations.md, Documents)"
+        )
         yield BadLine(place=FilePosition(file=path), reason=reason)
         return
     for number, line in enumerate(lines, start=1):

@@ -127,7 +127,7 @@ class Message:
         occurred_at: datetime | None = None,
         expires_at: datetime | None = None,
     ) -> Self:
-        """What a tool returned. `trusted=True` lets it become facts about the user."""
+        """What a tool of this name returned. `trusted=True` lets it become facts about the user (subject `user`)."""
         extra = {**(metadata or {}), **({"trusted": True} if trusted else {})}
         return cls(
             role=Role.TOOL,

@@ -2,7 +2,8 @@
 
 A form is a regular expression, matched case-insensitively at the start of a clause. `{NAME}` is a macro of the table.
 `{o}` is the object, `{was}` the object that it replaces, `{deny}` a denied one. At the end of a form `{o}` is the rest
-of the clause, of which `object_phrase` takes the part that the kind of object allows. With `object = "same"` the form
+of the clause, of which `object_phrase` takes the part that the kind of object allows: of two kinds ("name thing"), the
+first that fits. With `object = "same"` the form
 itself captures the object as `(?P<o>…)`; an empty one of a form that ends is every object of the predicate. `p` names
 a favorite, `kin` a relative, `status` a relationship.
 """
@@ -108,6 +109,7 @@ class Grammar:
     durations: Mapping[str, str]  # words of a duration, in English
     duration: re.Pattern[str]  # of what is still true: `count` and `unit` ("for two years")
     lasting: re.Pattern[str]  # in the form before it
+    ago: re.Pattern[str]  # a time by its distance, with `count` and `unit`: "vor zwei Jahren"
     weekdays: Mapping[str, str]  # of past forms, where the clause has no other time: "on Friday" is the last one
     weekday_words: re.Pattern[str]
     past: re.Pattern[str]
@@ -175,11 +177,12 @@ def grammar_of(language: str) -> Grammar:
         durations=data["durations"],
         duration=_pattern(data["durations"]["form"]),
         lasting=_pattern(data["durations"].get("needs", "")),
+        ago=_pattern(data["durations"].get("ago", "(?!)")),
         weekdays=data["weekdays"],
         weekday_words=re.compile(_alternatives(data["weekdays"]), re.IGNORECASE),
         past=_pattern(data["past"]),
         conjunctions=conjunctions,
-        elisions=tuple(_elision(each, macros, rf"{either}|{data['contrast']}") for each in data["elisions"]),
+        elisions=tuple(_elision(each, macros, _joint(data)) for each in data["elisions"]),
         relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
         item_prefix=_pattern(data.get("item_prefix", "(?!)")),
         verbs=_stops(data.get("verbs", "(?!)")),
@@ -215,7 +218,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str], either: str) -> S
         FormRule(
             pattern=_form(form, macros),
             predicate=data["predicate"],
-            kind=ObjectKind(data["object"]),
+            kind=kind,
             effect=FormEffect(data.get("effect", "assert")),
             needs=re.compile(_expanded(data["needs"], macros), re.IGNORECASE) if "needs" in data else None,
             stops=_stops(data["stops"]) if "stops" in data else None,
@@ -227,6 +230,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str], either: str) -> S
             is_closed=data.get("closed", False),
             is_believed=data.get("believed", False),
         )
+        for kind in map(ObjectKind, data["object"].split())
         for form in data["forms"]
     ]
 
@@ -264,13 +268,19 @@ def _joined(text: str) -> str:
 
 def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
     """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I"."""
-    conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
+    conjunction = f"[,;]? (?:{_joint(data)}) "
     subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
     joined = (
         rf"{conjunction}(?:(?:{possessive})|(?:[\w'-]+ ){{0,3}}?(?:{subject}))|[,;] (?:[^\W\d]{{1,9}} )?(?:{subject})"
     )
     aside = rf"[,;]? (?:{data['asides']})(?!\w)"
     return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
+
+
+def _joint(data: Mapping[str, str]) -> str:
+    """What joins two clauses: "and", "but", "then", "and then"."""
+    either = _alternation([*_words(data["conjunctions"]), data["contrast"]])
+    return rf"(?:(?:{either}) )?(?:{_alternation(_words(data['sequels']))})|{either}"
 
 
 def _alternation(words: Iterable[str]) -> str:

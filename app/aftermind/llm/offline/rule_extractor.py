@@ -58,7 +58,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "7"
+    version = "8"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -407,7 +407,7 @@ class _Sentence:
         if rule.is_timeless:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
-        words = self._clause_around(start, end)
+        words = grammar.ago.sub(lambda found: f"{_english(grammar, found)} ago", self._clause_around(start, end))
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
         ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
@@ -416,8 +416,7 @@ class _Sentence:
             if ends or grammar.past.search(self._text[start:end]):
                 words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
             elif lasted := self._duration(rule, start, end):
-                count, unit = (grammar.durations.get(word := lasted[name].lower(), word) for name in ("count", "unit"))
-                words = f"since {count} {unit}s ago"
+                words = f"since {_english(grammar, lasted)} ago"
         if rule.effect is FormEffect.PAST:
             return _past_period(_NOW.sub("", words), said_at)
         return _period(words, said_at, ends=ends)
@@ -447,6 +446,11 @@ class _Sentence:
         subject = self._grammar.first_person_word.search(self._text)
         before = self._text[: subject.start()] if subject else self._text
         return not self._grammar.stops.search(before) and dates.find(before, self._turn.occurred_at) is None
+
+
+def _english(grammar: Grammar, duration: re.Match[str]) -> str:
+    count, unit = (grammar.durations.get(word := duration[name].lower(), word) for name in ("count", "unit"))
+    return f"{count} {unit}s"
 
 
 def _period(words: str, said_at: datetime, *, ends: bool) -> _Validity:
