@@ -235,11 +235,11 @@ def spent(usage: Usage) -> ModelUsage:
 
 
 def to_turn_text(episode: Episode) -> TurnText:
-    """An episode as a model sees it. A tool has no name there: what a trusted one returns is about the user."""
+    """An episode as a model sees it."""
     return TurnText(
         id=episode.id,
         role=episode.role,
-        name=None if episode.role is Role.TOOL else episode.name,
+        name=episode.name,
         content=episode.content,
         occurred_at=episode.occurred_at,
         trusted=episode.mark is None and detect.may_become_fact(episode.role, episode.metadata),

@@ -72,7 +72,8 @@ def turns(given: Sequence[TurnText]) -> str:
 
 
 def _turn(number: int, turn: TurnText) -> str:
-    name = f' name="{escape(detect.label(turn.name))}"' if turn.name else ""
+    attribute = "name" if turn.speaker else "tool"
+    name = f' {attribute}="{escape(detect.label(turn.name))}"' if turn.name else ""
     trusted = "yes" if turn.trusted else "no"
     at = turn.occurred_at.date().isoformat()
     head = f'<turn n="{number}" role="{turn.role}"{name} date="{at}" trusted="{trusted}">'

@@ -44,6 +44,11 @@ class TurnText:
     occurred_at: datetime
     trusted: bool
 
+    @property
+    def speaker(self) -> str | None:
+        """The name of the person who speaks; None for a tool, whose facts are about the user."""
+        return None if self.role is Role.TOOL else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionRequest:

@@ -2,9 +2,9 @@
 
 A form is a regular expression, matched case-insensitively at the start of a clause. `{NAME}` is a macro of the table.
 `{o}` is the object, `{was}` the object that it replaces, `{deny}` a denied one. At the end of a form `{o}` is the rest
-of the clause, of which `object_phrase` takes the part that the kind of object allows: of two kinds ("name thing"), the
-first that fits. With `object = "same"` the form
-itself captures the object as `(?P<o>…)`; an empty one of a form that ends is every object of the predicate. `p` names
+of the clause, of which `object_phrase` takes the part that the kind of object allows; of two kinds ("name thing") the
+first that fits. With `object = "same"` the form itself captures the object as `(?P<o>…)`; an empty one of a form that
+ends is every object of the predicate. A correction is of one of its predicates (`*`: of any). `p` names
 a favorite, `kin` a relative, `status` a relationship.
 """
 
@@ -182,7 +182,7 @@ def grammar_of(language: str) -> Grammar:
         weekday_words=re.compile(_alternatives(data["weekdays"]), re.IGNORECASE),
         past=_pattern(data["past"]),
         conjunctions=conjunctions,
-        elisions=tuple(_elision(each, macros, _joint(data)) for each in data["elisions"]),
+        elisions=tuple(_elision(each, macros, rf"{either}|{data['contrast']}") for each in data["elisions"]),
         relative=re.compile(rf"\s*(?:{data['relative']})\b", re.IGNORECASE),
         item_prefix=_pattern(data.get("item_prefix", "(?!)")),
         verbs=_stops(data.get("verbs", "(?!)")),
@@ -209,7 +209,7 @@ def _elision(data: Mapping[str, str], macros: Mapping[str, str], joint: str) -> 
         pattern=re.compile(rf"\b((?:{joint}) )(?={following}\b)", re.IGNORECASE),
         subject=data["subject"],
         needs=_pattern(_expanded(data["needs"], macros)),
-        unless=_pattern(data.get("unless", "(?!)")),
+        unless=_pattern(_expanded(data.get("unless", "(?!)"), macros)),
     )
 
 
@@ -268,19 +268,13 @@ def _joined(text: str) -> str:
 
 def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
     """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I"."""
-    conjunction = f"[,;]? (?:{_joint(data)}) "
+    conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
     subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
     joined = (
         rf"{conjunction}(?:(?:{possessive})|(?:[\w'-]+ ){{0,3}}?(?:{subject}))|[,;] (?:[^\W\d]{{1,9}} )?(?:{subject})"
     )
     aside = rf"[,;]? (?:{data['asides']})(?!\w)"
     return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
-
-
-def _joint(data: Mapping[str, str]) -> str:
-    """What joins two clauses: "and", "but", "then", "and then"."""
-    either = _alternation([*_words(data["conjunctions"]), data["contrast"]])
-    return rf"(?:(?:{either}) )?(?:{_alternation(_words(data['sequels']))})|{either}"
 
 
 def _alternation(words: Iterable[str]) -> str:

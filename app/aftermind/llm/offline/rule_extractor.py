@@ -4,15 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from aftermind.facts import predicates
 from aftermind.llm import text_process_pool
 from aftermind.llm.injection.detect import suspicion
 from aftermind.llm.offline import dates
-from aftermind.llm.offline.grammar import LANGUAGES, Elision, FormEffect, FormRule, Grammar, grammar_of
+from aftermind.llm.offline.grammar import LANGUAGES, FormEffect, FormRule, Grammar, grammar_of
 from aftermind.llm.offline.object_phrase import objects_in
 from aftermind.llm.protocols import Extraction, ExtractionRequest, TurnText, Usage
 from aftermind.ranking.languages import language_name
@@ -109,8 +107,9 @@ def _read(turn: TurnText, beliefs: Sequence[Belief]) -> Statements:
     if suspicion(turn.content) or (turn.name and suspicion(turn.name)):
         return Statements()
     sentences = list(_sentences_of(turn, beliefs))
-    claims = dict.fromkeys(claim for sentence in sentences for claim in sentence.claims())
-    return Statements(tuple(islice(claims, MAX_CLAIMS)), any(sentence.lacks_reference for sentence in sentences))
+    claims = [claim for sentence in sentences for claim in sentence.claims()]
+    last = list(dict.fromkeys(reversed(claims)))[::-1]  # of two places, the one that is stated again is the later one
+    return Statements(tuple(last[:MAX_CLAIMS]), any(sentence.lacks_reference for sentence in sentences))
 
 
 def after(beliefs: Sequence[Belief], claims: Iterable[Assertion]) -> list[Belief]:
@@ -188,7 +187,13 @@ class _Sentence:
         letters = [each for each in self._text if each.isalpha()]
         self._is_uncased = not any(map(str.isupper, letters)) or not any(map(str.islower, letters))
 
-    def claims(self) -> Iterator[Assertion]:
+    def claims(self) -> list[Assertion]:
+        found: list[_Placed] = []
+        for rule, match in self._matches():
+            found += [_Placed(match.start(), self._is_past(match), each) for each in self._claims_of(rule, match)]
+        return [_until_the_next(each, found) for each in found]
+
+    def _matches(self) -> Iterator[tuple[FormRule, re.Match[str]]]:
         text, grammar = self._text, self._grammar
         is_impersonal = grammar.first_person.isdisjoint(re.split(r"[^\w'-]+", text.lower()))
         for rule in grammar.rules:
@@ -200,7 +205,7 @@ class _Sentence:
             while (match := rule.pattern.search(text, place)) is not None:
                 place = match.start() + 1  # the object of a form may reach over another one
                 if self._is_free(match, rule) and self._is_said(match):
-                    yield from self._claims_of(rule, match)
+                    yield rule, match
 
     def _statement(self) -> str:
         """The sentence without a question that it ends in; nothing where it is a question."""
@@ -214,13 +219,15 @@ class _Sentence:
     def _with_subjects(self, text: str) -> str:
         """The sentence with the subject that a second verb shares: "I live in Oslo and work at Acme"."""
         for elision in self._grammar.elisions:
-            text = elision.pattern.sub(partial(self._with_subject, elision), text)
+            place = 0
+            while (found := elision.pattern.search(text, place)) is not None:
+                before, place = text[: found.end()], found.end()
+                if elision.needs.search(before, 0, found.start()) and not elision.unless.search(
+                    before, 0, found.start()
+                ):
+                    text = f"{before}{elision.subject} {text[found.end() :]}"
+                    place += len(elision.subject) + 1
         return text
-
-    def _with_subject(self, elision: Elision, found: re.Match[str]) -> str:
-        before = found.string[: found.start()]
-        is_free = elision.needs.search(before) and not elision.unless.search(before)
-        return f"{found[1]}{elision.subject} " if is_free else found[0]
 
     def _is_free(self, match: re.Match[str], rule: FormRule) -> bool:
         return not any(
@@ -263,7 +270,7 @@ class _Sentence:
         for found in objects:
             yield from self._claims_about(rule, match, found, groups, rest)
         if status := groups.get("status"):
-            times = self._validity(rule, match.start(), len(self._text) - len(rest))
+            times = self._validity(rule, match, rest)
             if times.start is not None:
                 yield self._claim("relationship_status", status, valid_from=times.start, latest_at=times.latest)
             yield self._claim("relationship_status", status)
@@ -275,11 +282,11 @@ class _Sentence:
         self, rule: FormRule, match: re.Match[str], found: str, groups: dict[str, str | None], rest: str
     ) -> Iterator[Assertion]:
         predicate = self._predicate(rule, groups)
-        start, end, latest, is_lasting = self._validity(rule, match.start(), len(self._text) - len(rest))
+        start, end, latest, is_lasting = self._validity(rule, match, rest)
         said_at = self._turn.occurred_at
         match rule.effect:
             case FormEffect.CORRECT:
-                yield from self._corrected(found, self._names(rule, groups.get("was") or ""))
+                yield from self._corrected(found, self._names(rule, groups.get("was") or ""), rule.predicate.split())
             case FormEffect.LEAVE:
                 at, names = end or start or said_at, rule.predicate.split()
                 known = self._believed(found, names)
@@ -347,12 +354,12 @@ class _Sentence:
             for each in self._beliefs
             if predicates.same_text(each.subject, self._subject)
             and predicates.same_text(each.object, object_)
-            and (among == ["*"] or each.predicate in among)
+            and (among == ["*"] or each.predicate in among or each.predicate.partition("_")[0] in among)
         ]
         return mine[-1:]
 
-    def _corrected(self, found: str, wrong: Sequence[str]) -> Iterator[Assertion]:
-        known = [belief for name in wrong for belief in self._believed(name, ["*"])]
+    def _corrected(self, found: str, wrong: Sequence[str], among: Sequence[str]) -> Iterator[Assertion]:
+        known = [belief for name in wrong for belief in self._believed(name, among)]
         self.lacks_reference = self.lacks_reference or not known
         for each in known:
             yield self._claim(each.predicate, each.object, operation=Operation.RETRACT)
@@ -360,7 +367,7 @@ class _Sentence:
 
     @property
     def _subject(self) -> str:
-        return self._turn.name or USER
+        return self._turn.speaker or USER
 
     def _predicate(self, rule: FormRule, groups: dict[str, str | None]) -> str:
         if rule.predicate == "favorite":
@@ -402,21 +409,32 @@ class _Sentence:
             quote=self._whole if self._whole in self._turn.content else None,
         )
 
-    def _validity(self, rule: FormRule, start: int, end: int) -> _Validity:
+    def _is_past(self, match: re.Match[str]) -> bool:
+        """Whether the words of the form around its object are of a change: "I moved to", "ich bin nach … gezogen"."""
+        is_inner = match.end("o") < match.end()
+        return (
+            self._grammar.past.search(self._text[match.start() : match.end() if is_inner else match.start("o")])
+            is not None
+        )
+
+    def _validity(self, rule: FormRule, match: re.Match[str], rest: str) -> _Validity:
         """Start and end, as far as the words state them; an ending never has a start in the future."""
         if rule.is_timeless:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
-        words = grammar.ago.sub(lambda found: f"{_english(grammar, found)} ago", self._clause_around(start, end))
+        start, end = match.start(), len(self._text) - len(rest)
+        words, is_past = self._clause_around(start, end), self._is_past(match)
+        if is_past or grammar.ago.match(rest.lstrip(" ")):
+            words = grammar.ago.sub(lambda found: f"{_duration_in_english(grammar, found)} ago", words)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
         ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
         if dates.find(_NOW.sub("", words), said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
-            if ends or grammar.past.search(self._text[start:end]):
+            if ends or is_past:
                 words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
             elif lasted := self._duration(rule, start, end):
-                words = f"since {_english(grammar, lasted)} ago"
+                words = f"since {_duration_in_english(grammar, lasted)} ago"
         if rule.effect is FormEffect.PAST:
             return _past_period(_NOW.sub("", words), said_at)
         return _period(words, said_at, ends=ends)
@@ -448,7 +466,28 @@ class _Sentence:
         return not self._grammar.stops.search(before) and dates.find(before, self._turn.occurred_at) is None
 
 
-def _english(grammar: Grammar, duration: re.Match[str]) -> str:
+class _Placed(NamedTuple):
+    """A claim, where its form begins in the sentence, and whether the form is of a change: "I moved to"."""
+
+    start: int
+    is_change: bool
+    claim: Assertion
+
+
+def _until_the_next(placed: _Placed, all_placed: Sequence[_Placed]) -> Assertion:
+    """The claim; without a time, a change ends at the next one: "I moved to Rome, then moved to Oslo in 2020"."""
+    claim = placed.claim
+    is_dated = claim.valid_from is not None or claim.valid_to is not None
+    is_single = predicates.cardinality(claim.predicate) is Cardinality.SINGLE
+    if is_dated or not placed.is_change or not is_single or claim.operation is not Operation.ASSERT:
+        return claim
+    for start, is_change, later in all_placed:
+        if start > placed.start and is_change and later.predicate == claim.predicate and later.valid_from is not None:
+            return replace(claim, valid_to=later.valid_from, latest_at=later.latest_at)
+    return claim
+
+
+def _duration_in_english(grammar: Grammar, duration: re.Match[str]) -> str:
     count, unit = (grammar.durations.get(word := duration[name].lower(), word) for name in ("count", "unit"))
     return f"{count} {unit}s"
 

@@ -50,14 +50,14 @@ class RuleProfiler:
     ) -> Traits:
         """What the turns change. Of a schema, traits whose names are predicates can be filled, for a single speaker."""
         spoken = sorted((turn for turn in turns if turn.trusted), key=lambda turn: turn.occurred_at)
-        if schema is not None and len({turn.name for turn in spoken}) > 1:
+        if schema is not None and len({turn.speaker for turn in spoken}) > 1:
             return Traits(values={}, evidence={}, usage=Usage(model=self.name))
         allowed = None if schema is None else set(schema.get("properties", {}))
         values: dict[str, Json] = {}
         evidence: dict[str, tuple[EpisodeId, ...]] = {}
         for turn in spoken:
-            speaker = turn.name if schema is None else None
-            known = _beliefs({**current, **values}, turn.name or USER, speaker)
+            speaker = turn.speaker if schema is None else None
+            known = _beliefs({**current, **values}, turn.speaker or USER, speaker)
             for claim in _with_opposites((await read_turn(turn, known)).claims):
                 name = predicates.canonical(claim.predicate)
                 if allowed is not None and name not in allowed:
