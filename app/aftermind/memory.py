@@ -1,6 +1,6 @@
 """`Memory`: recall, remember, history, facts, blocks, events, forget. It delegates, and decides nothing."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import replace
@@ -758,7 +758,7 @@ class Memory:
         namespace: str | None = None,
         after: str | None = None,
         recreate: bool = False,
-    ) -> AsyncIterator[Reindexed]:
+    ) -> AsyncGenerator[Reindexed, None]:
         """Rewrite the vector index from the store: of one user, or of all users by id, those after `after`.
 
         Returns each user when its entries agree with the store, so that a run can be continued. `recreate` deletes the

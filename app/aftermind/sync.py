@@ -4,18 +4,23 @@ Every call runs on one event loop in a background thread (`api.blocking_portal`)
 `Memory` and its connections.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from aftermind import errors
 from aftermind.agent import Agent as AsyncAgent
-from aftermind.agent import Tool
+from aftermind.agent import AgentEvent as AsyncAgentEvent
+from aftermind.agent import AgentResult as AsyncAgentResult
+from aftermind.agent import TextDelta, Tool, ToolCalled, ToolReturned
 from aftermind.agent.agent import DEFAULT_INSTRUCTIONS
 from aftermind.agent.function_tools import Function
 from aftermind.api import blocking_portal
 from aftermind.api.api_keys import ApiKeys as AsyncApiKeys
 from aftermind.api.audit import Audit as AsyncAudit
+from aftermind.api.blocking_portal import Blocking
 from aftermind.api.blocks import Blocks as AsyncBlocks
 from aftermind.api.checkpoints import Checkpoints as AsyncCheckpoints
 from aftermind.api.encryption import Encryption as AsyncEncryption
@@ -29,6 +34,7 @@ from aftermind.api.reembed import Reembeddings as AsyncReembeddings
 from aftermind.api.retention.policies import Retention as AsyncRetention
 from aftermind.api.tenants import Tenants as AsyncTenants
 from aftermind.api.webhooks import Webhooks as AsyncWebhooks
+from aftermind.events.types import MemoryEvent
 from aftermind.ledger.inmemory.dead_letters import InMemoryDeadLetters
 from aftermind.ledger.inmemory.replays import InMemoryReplays
 from aftermind.ledger.postgres.dead_letters import DeadLetters as AsyncDeadLetters
@@ -44,15 +50,6 @@ T = TypeVar("T")
 F = TypeVar("F")
 
 
-class _Face:
-    """A blocking object and its asynchronous counterpart."""
-
-    _behind: Any  # Any: the asynchronous object, whose methods are found by name
-
-    def __repr__(self) -> str:
-        return repr(self._behind)
-
-
 def _blocking(method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     # Any: a coroutine's send and yield types; the class that gets the method
     @wraps(method)
@@ -63,26 +60,26 @@ def _blocking(method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]]) -> Ca
     return call
 
 
-def _iterating(method: Callable[Concatenate[F, P], AsyncIterator[T]]) -> Callable[Concatenate[Any, P], Iterator[T]]:
+def _iterating(
+    method: Callable[Concatenate[F, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Any, P], Generator[T, None, None]]:
     # Any: the class that gets the method
     @wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        bound: Callable[P, AsyncIterator[T]] = getattr(self._behind, method.__name__)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Generator[T, None, None]:
+        bound: Callable[P, AsyncGenerator[T, None]] = getattr(self._behind, method.__name__)
         return blocking_portal.iterate(partial(bound, *args, **kwargs))
 
     return call
 
 
-def _handing_over(
-    method: Callable[Concatenate[F, P], Coroutine[Any, Any, AsyncReceipt]],
-) -> Callable[Concatenate[Any, P], "Receipt"]:  # Any: as in `_blocking`
-    call = _blocking(method)
+def _converting(method: Callable[P, T], to: Callable[[T], F]) -> Callable[P, F]:
+    """The method, with its result as the type of this module."""
 
     @wraps(method)
-    def hand_over(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Receipt:
-        return Receipt(call(self, *args, **kwargs))
+    def call(*args: P.args, **kwargs: P.kwargs) -> F:
+        return to(method(*args, **kwargs))
 
-    return hand_over
+    return call
 
 
 def _constructor(
@@ -92,11 +89,8 @@ def _constructor(
     return wraps(method)
 
 
-class Receipt(_Face):
+class Receipt(Blocking[AsyncReceipt]):
     """`aftermind.Receipt`, without await."""
-
-    def __init__(self, behind: AsyncReceipt) -> None:
-        self._behind = behind
 
     job_id: JobId = property(lambda self: self._behind.job_id)  # type: ignore[assignment]
     episode_ids: tuple[EpisodeId, ...] = property(lambda self: self._behind.episode_ids)  # type: ignore[assignment]
@@ -108,11 +102,8 @@ class Receipt(_Face):
     status = _blocking(AsyncReceipt.status)
 
 
-class Facts(_Face):
+class Facts(Blocking[AsyncFacts]):
     """`memory.facts`, without await."""
-
-    def __init__(self, behind: AsyncFacts) -> None:
-        self._behind = behind
 
     query = _blocking(AsyncFacts.query)
     history = _blocking(AsyncFacts.history)
@@ -127,11 +118,8 @@ class Facts(_Face):
     set_cardinality = _blocking(AsyncFacts.set_cardinality)
 
 
-class Blocks(_Face):
+class Blocks(Blocking[AsyncBlocks]):
     """`memory.blocks`, without await."""
-
-    def __init__(self, behind: AsyncBlocks) -> None:
-        self._behind = behind
 
     get = _blocking(AsyncBlocks.get)
     set = _blocking(AsyncBlocks.set)
@@ -142,11 +130,8 @@ class Blocks(_Face):
     list = _blocking(AsyncBlocks.list)
 
 
-class Items(_Face):
+class Items(Blocking[AsyncItems]):
     """`memory.items`, without await."""
-
-    def __init__(self, behind: AsyncItems) -> None:
-        self._behind = behind
 
     get = _blocking(AsyncItems.get)
     write = _blocking(AsyncItems.write)
@@ -154,11 +139,8 @@ class Items(_Face):
     paths = _blocking(AsyncItems.paths)
 
 
-class Checkpoints(_Face):
+class Checkpoints(Blocking[AsyncCheckpoints]):
     """`memory.checkpoints`, without await."""
-
-    def __init__(self, behind: AsyncCheckpoints) -> None:
-        self._behind = behind
 
     save = _blocking(AsyncCheckpoints.save)
     get = _blocking(AsyncCheckpoints.get)
@@ -167,11 +149,8 @@ class Checkpoints(_Face):
     list = _blocking(AsyncCheckpoints.list)
 
 
-class Groups(_Face):
+class Groups(Blocking[AsyncGroups]):
     """`memory.groups`, without await."""
-
-    def __init__(self, behind: AsyncGroups) -> None:
-        self._behind = behind
 
     add = _blocking(AsyncGroups.add)
     remove = _blocking(AsyncGroups.remove)
@@ -181,11 +160,8 @@ class Groups(_Face):
     list = _blocking(AsyncGroups.list)
 
 
-class Ranking(_Face):
+class Ranking(Blocking[AsyncRanking]):
     """`memory.ranking`, without await."""
-
-    def __init__(self, behind: AsyncRanking) -> None:
-        self._behind = behind
 
     get = _blocking(AsyncRanking.get)
     set = _blocking(AsyncRanking.set)
@@ -193,22 +169,16 @@ class Ranking(_Face):
     candidates = _blocking(AsyncRanking.candidates)
 
 
-class Jobs(_Face):
+class Jobs(Blocking[AsyncJobs]):
     """`memory.jobs`, without await."""
-
-    def __init__(self, behind: AsyncJobs) -> None:
-        self._behind = behind
 
     list = _blocking(AsyncJobs.list)
     get = _blocking(AsyncJobs.get)
     status = _blocking(AsyncJobs.status)
 
 
-class ApiKeys(_Face):
+class ApiKeys(Blocking[AsyncApiKeys]):
     """`memory.api_keys`, without await."""
-
-    def __init__(self, behind: AsyncApiKeys) -> None:
-        self._behind = behind
 
     create = _blocking(AsyncApiKeys.create)
     list = _blocking(AsyncApiKeys.list)
@@ -219,11 +189,8 @@ class ApiKeys(_Face):
     any = _blocking(AsyncApiKeys.any)
 
 
-class Webhooks(_Face):
+class Webhooks(Blocking[AsyncWebhooks]):
     """`memory.webhooks`, without await."""
-
-    def __init__(self, behind: AsyncWebhooks) -> None:
-        self._behind = behind
 
     create = _blocking(AsyncWebhooks.create)
     list = _blocking(AsyncWebhooks.list)
@@ -233,11 +200,8 @@ class Webhooks(_Face):
     enable = _blocking(AsyncWebhooks.enable)
 
 
-class JobAdmin(_Face):
+class JobAdmin(Blocking[AsyncJobAdmin]):
     """`memory.job_admin`, without await."""
-
-    def __init__(self, behind: AsyncJobAdmin) -> None:
-        self._behind = behind
 
     list = _blocking(AsyncJobAdmin.list)
     pending_turns = _blocking(AsyncJobAdmin.pending_turns)
@@ -257,11 +221,8 @@ class JobAdmin(_Face):
     hold_reasons = _blocking(AsyncJobAdmin.hold_reasons)
 
 
-class DeadLetters(_Face):
+class DeadLetters(Blocking[AsyncDeadLetters | InMemoryDeadLetters]):
     """`memory.dead_letters`, without await."""
-
-    def __init__(self, behind: AsyncDeadLetters | InMemoryDeadLetters) -> None:
-        self._behind = behind
 
     list = _blocking(AsyncDeadLetters.list)
     groups = _blocking(AsyncDeadLetters.groups)
@@ -269,11 +230,8 @@ class DeadLetters(_Face):
     discard = _blocking(AsyncDeadLetters.discard)
 
 
-class Replays(_Face):
+class Replays(Blocking[AsyncReplays | InMemoryReplays]):
     """`memory.replays`, without await."""
-
-    def __init__(self, behind: AsyncReplays | InMemoryReplays) -> None:
-        self._behind = behind
 
     create = _blocking(AsyncReplays.create)
     list = _blocking(AsyncReplays.list)
@@ -288,11 +246,8 @@ class Replays(_Face):
     abort = _blocking(AsyncReplays.abort)
 
 
-class Retention(_Face):
+class Retention(Blocking[AsyncRetention]):
     """`memory.retention`, without await."""
-
-    def __init__(self, behind: AsyncRetention) -> None:
-        self._behind = behind
 
     get = _blocking(AsyncRetention.get)
     set = _blocking(AsyncRetention.set)
@@ -301,22 +256,16 @@ class Retention(_Face):
     run = _blocking(AsyncRetention.run)
 
 
-class Audit(_Face):
+class Audit(Blocking[AsyncAudit]):
     """`memory.audit`, without await."""
-
-    def __init__(self, behind: AsyncAudit) -> None:
-        self._behind = behind
 
     record = _blocking(AsyncAudit.record)
     list = _blocking(AsyncAudit.list)
     verify = _blocking(AsyncAudit.verify)
 
 
-class Encryption(_Face):
+class Encryption(Blocking[AsyncEncryption]):
     """`memory.encryption`, without await."""
-
-    def __init__(self, behind: AsyncEncryption) -> None:
-        self._behind = behind
 
     key_id = _blocking(AsyncEncryption.key_id)
     list = _blocking(AsyncEncryption.list)
@@ -326,11 +275,8 @@ class Encryption(_Face):
     rewrap = _blocking(AsyncEncryption.rewrap)
 
 
-class Reembeddings(_Face):
+class Reembeddings(Blocking[AsyncReembeddings]):
     """`memory.reembedding`, without await."""
-
-    def __init__(self, behind: AsyncReembeddings) -> None:
-        self._behind = behind
 
     plan = _blocking(AsyncReembeddings.plan)
     start = _blocking(AsyncReembeddings.start)
@@ -341,18 +287,15 @@ class Reembeddings(_Face):
     drop = _blocking(AsyncReembeddings.drop)
 
 
-class Tenants(_Face):
+class Tenants(Blocking[AsyncTenants]):
     """`memory.tenants`, without await."""
-
-    def __init__(self, behind: AsyncTenants) -> None:
-        self._behind = behind
 
     move = _blocking(AsyncTenants.move)
     abort = _blocking(AsyncTenants.abort)
     purge = _blocking(AsyncTenants.purge)
 
 
-class Memory(_Face):
+class Memory(Blocking[AsyncMemory]):
     """`aftermind.Memory`, without await. The same arguments; opened by `with`, closed by leaving it or by `close()`."""
 
     @_constructor(AsyncMemory.__init__)
@@ -372,8 +315,8 @@ class Memory(_Face):
         self.encryption, self.reembedding = Encryption(behind.encryption), Reembeddings(behind.reembedding)
         self.tenants = Tenants(behind.tenants)
 
-    remember = _handing_over(AsyncMemory.remember)
-    feedback = _handing_over(AsyncMemory.feedback)
+    remember = _converting(_blocking(AsyncMemory.remember), Receipt)
+    feedback = _converting(_blocking(AsyncMemory.feedback), Receipt)
     recall = _blocking(AsyncMemory.recall)
     recall_scored = _blocking(AsyncMemory.recall_scored)
     explain = _blocking(AsyncMemory.explain)
@@ -410,7 +353,28 @@ class Memory(_Face):
         self.close()
 
 
-class Agent(_Face):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult(AsyncAgentResult):
+    """`aftermind.AgentResult`, whose receipt needs no await."""
+
+    receipt: Receipt | None = None  # type: ignore[assignment]
+
+
+AgentEvent = MemoryEvent | TextDelta | ToolCalled | ToolReturned | AgentResult
+
+
+def _to_result(found: AsyncAgentResult) -> AgentResult:
+    values = {each.name: getattr(found, each.name) for each in fields(found)}
+    return AgentResult(**values | {"receipt": found.receipt and Receipt(found.receipt)})
+
+
+def _to_events(events: Generator[AsyncAgentEvent, None, None]) -> Generator[AgentEvent, None, None]:
+    with closing(events):
+        for event in events:
+            yield _to_result(event) if isinstance(event, AsyncAgentResult) else event
+
+
+class Agent(Blocking[AsyncAgent]):
     """`aftermind.Agent`, without await. Its `memory` is a `Memory` of this module."""
 
     def __init__(
@@ -450,5 +414,5 @@ class Agent(_Face):
             settings=settings,
         )
 
-    run = _blocking(AsyncAgent.arun)
-    run_stream = _iterating(AsyncAgent.arun_stream)
+    run = _converting(_blocking(AsyncAgent.arun), _to_result)
+    run_stream = _converting(_iterating(AsyncAgent.arun_stream), _to_events)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -671,6 +673,61 @@ def test_an_agent_can_be_run_without_an_event_loop() -> None:
 
     assert agent.run("Hi").text == "Hello."
     assert [event.text for event in agent.run_stream("Hi") if isinstance(event, TextDelta)] == ["Hello."]
+
+
+def test_the_receipt_of_a_run_without_await_needs_none() -> None:
+    with sync.Memory("inmemory") as memory:
+        agent = sync.Agent(model=ScriptedChatModel("Noted."), memory=memory)
+
+        whole = agent.run("I live in Oslo.", user_id="ann")
+        *_, streamed = agent.run_stream("I live in Bergen.", user_id="ann")
+
+        assert isinstance(streamed, sync.AgentResult)
+        for result in (whole, streamed):
+            assert isinstance(result, AgentResult)
+            assert result.receipt is not None
+            result.receipt.extracted(timeout=20)
+            assert result.receipt.status().stored == "done"
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_stream_without_await_that_is_closed_early_is_remembered_when_it_is_closed(is_closed: bool) -> None:
+    with sync.Memory("inmemory") as memory:
+        stream = sync.Agent(model=ScriptedChatModel("One two three four."), memory=memory).run_stream(
+            "Count.", user_id="ann", session_id="s1"
+        )
+
+        for event in stream:
+            if isinstance(event, TextDelta):
+                break
+        if is_closed:
+            stream.close()
+        else:
+            del stream
+
+        assert [each.content for each in memory.history(user_id="ann")] == ["Count.", "One"]
+
+
+@pytest.mark.parametrize("has_open_memory", [True, False])
+def test_a_stream_that_is_open_when_the_process_ends_is_remembered(tmp_path: Path, has_open_memory: bool) -> None:
+    store = f"sqlite:{tmp_path}/bot.db"
+    code = f"""
+from aftermind import TextDelta
+from aftermind.sync import Agent, Memory
+from aftermind.testing import ScriptedChatModel
+
+with Memory({store!r}) as memory:
+    stream = Agent(model=ScriptedChatModel("One two three."), memory=memory).run_stream("Count.", user_id="ann")
+    next(event for event in stream if isinstance(event, TextDelta))
+{"memory.history()" if has_open_memory else ""}
+"""
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with sync.Memory(store) as memory:
+        memory.drain(user_id="ann", timeout=30)
+        assert [each.content for each in memory.history(user_id="ann")] == ["Count.", "One"]
 
 
 async def test_a_blocking_run_inside_a_loop_is_refused() -> None:

@@ -26,6 +26,7 @@ memory = Memory("inmemory", namespce="a")
 memory.recall("x", usr_id="ann")
 number: int = memory.remember("x").stored(timeout=1.0)
 Agent(memory=3)
+awaited: int = Agent().run("x").receipt
 """
 
 
@@ -59,7 +60,7 @@ def test_pyright_strict_accepts_the_examples_and_finds_faults(snippets: Path) ->
     for each in found:
         line = f"{each['range']['start']['line'] + 1}: {each['message']}"
         by_file.setdefault(Path(each["file"]).name, []).append(line)
-    assert len(by_file.pop("wrong.py", [])) >= 4
+    assert len(by_file.pop("wrong.py", [])) >= 5
     assert by_file == {}
 
 
@@ -70,7 +71,7 @@ def test_mypy_strict_accepts_the_examples_and_finds_faults(snippets: Path) -> No
     done = _run("mypy", "--strict", "--no-error-summary", "--config-file", "", "--cache-dir", str(snippets), *files)
 
     lines = [line for line in done.stdout.splitlines() if ": error:" in line]
-    assert len({line.split(":")[1] for line in lines if Path(line.split(":")[0]).name == "wrong.py"}) == 4
+    assert len({line.split(":")[1] for line in lines if Path(line.split(":")[0]).name == "wrong.py"}) == 5
     assert [line for line in lines if Path(line.split(":")[0]).name != "wrong.py"] == []
 
 

@@ -1,7 +1,7 @@
 """`Agent`: recall, ask the model, run its tools, answer, and remember after the answer."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -217,7 +217,7 @@ class Agent:
         namespace: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         idempotency_key: str | None = None,
-    ) -> Iterator[AgentEvent]:
+    ) -> Generator[AgentEvent, None, None]:
         """`arun_stream` for callers without an event loop."""
         return blocking_portal.iterate(
             lambda: self.arun_stream(
