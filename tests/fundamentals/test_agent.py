@@ -271,6 +271,8 @@ async def test_a_memory_that_fails_as_a_whole_does_not_fail_the_answer(
 
     assert isinstance(events[-1], AgentResult)
     assert events[-1].text == again.text == "Hello."
+    assert again.memory
+    assert again.memory.degraded, "a block without text is not false: it has the reason"
     assert [type(event).__name__ for event in events].count("MemoryUpdateFailed") == 1, "of the turn alone"
     assert caplog.text.count("memory fails, the agent answers without it (step=history, reason=") == 1
 

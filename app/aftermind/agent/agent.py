@@ -352,7 +352,7 @@ class Agent:
         self, block: RecallBlock | None, history: Sequence[Episode], run: _Run
     ) -> list[dict[str, Any]]:
         # Any: messages as OpenAI's chat completions have them
-        system = self.instructions if not block else f"{self.instructions}\n\n{block.text}"
+        system = self.instructions if block is None or not block.text else f"{self.instructions}\n\n{block.text}"
         first = {"role": "system", "content": system}
         if run.conversation is not None:
             return [first, *map(_to_chat, run.given, run.conversation)]

@@ -38,10 +38,10 @@ class ToolReturned:
 class AgentResult:
     """A finished run.
 
-    `memory` is the block that was recalled, None where memory was off or failed. `receipt` is of what was handed over,
-    None likewise. With an `idempotency_key` prompt and answer are two turns, and it is of both; of a repeated run that
-    answered differently it is of the prompt alone, since the first answer is stored. `messages` is what was asked, what
-    tools returned, what was answered.
+    `memory` is the block that was recalled, with the reason in `degraded` if a part of it may be missing; None where
+    memory was off or failed. `receipt` is of what was handed over, None likewise. With an `idempotency_key` prompt and
+    answer are two turns, and it is of both; of a repeated run that answered differently it is of the prompt alone,
+    since the first answer is stored. `messages` is what was asked, what tools returned, what was answered.
     `finish_reason` is why the answer ended: `stop`, `length` if the model's limit of tokens cut it off, or `max_steps`
     if the agent's limit ended the rounds of tool calls.
     """

@@ -68,7 +68,7 @@ class CognitiveMemory(definable.memory.CognitiveMemory):
         except errors.AftermindError as exc:
             log_warning(f"Memory recall failed (non-fatal): {exc}")
             return None
-        if not block:
+        if not block.text:
             return None
         return MemoryPayload(
             context=f"{OPEN}\n{block.text}\n{CLOSE}",

@@ -83,12 +83,13 @@ class RecallBlock:
     """The result of a recall.
 
     `text` is XML for a system prompt, at most `tokens_used` tokens; `matches` are the chunks in it, best first, and
-    `lines` the same in the order of the text, with the ids of their episodes and facts. `chunks_included` counts
-    the messages, facts, blocks, traits and the summary in it; `chunks_available` also those above `min_score` that
-    the limit or the token budget left out. `degraded` is the reason if a part may be missing, None if it is
-    complete. `served_by` names the node. `id` is in traces and logs, and holds the time of the recall:
-    `memory.explain(query, recall_id=block.id)` repeats it as of then. `last_erasure` is the number of the last erasure
-    before it, for `memory.remember(recalled=block)`; None if it could not be read.
+    `lines` the same in the order of the text, with the ids of their episodes and facts. `chunks_included` counts the
+    messages, facts, blocks, traits and the summary in it; `chunks_available` also those above `min_score` that the
+    limit or the token budget left out. `text` is "" if there is nothing. `degraded` is the reason if a part may be
+    missing, as in a block without text while no database answers, None if it is complete. `served_by` names the node.
+    `id` is in traces and logs, and holds the time of the recall: `memory.explain(query, recall_id=block.id)` repeats it
+    as of then. `last_erasure` is the number of the last erasure before it, for `memory.remember(recalled=block)`; None
+    if it could not be read.
     """
 
     id: RecallId
@@ -120,9 +121,6 @@ class RecallBlock:
         return f"<p>{escape(repr(self))}</p>{_table(self.matches)}<details><summary>Block</summary>" + (
             f"<pre>{escape(self.text)}</pre></details>"
         )
-
-    def __bool__(self) -> bool:
-        return bool(self.matches or self.blocks or self.summary or self.profile)
 
 
 class ExclusionReason(StrEnum):

@@ -165,7 +165,7 @@ def test_a_budget_too_small_for_anything_gives_an_empty_text() -> None:
 
     assert block.text == ""
     assert block.tokens_used == 0
-    assert not block
+    assert block.chunks_included == 0
 
 
 def test_facts_tell_since_when_they_hold() -> None:
