@@ -194,6 +194,17 @@ async def test_an_agent_edits_the_blocks_of_its_user_and_sees_them_in_the_next_r
     assert await memory.blocks.list(user_id=user) == []
 
 
+def test_block_tools_are_for_a_memory_without_await_too() -> None:
+    call = ToolCall(id="1", name="write_block", arguments='{"name": "todo", "content": "buy tea"}')
+    with sync.Memory("inmemory") as memory:
+        model = ScriptedChatModel(call, "Done.")
+        sync.Agent(model=model, memory=memory, tools=block_tools(memory)).run("Note it.", user_id="ann")
+
+        block = memory.blocks.get("todo", user_id="ann")
+        assert block is not None
+        assert block.content == "buy tea"
+
+
 async def test_a_block_tool_outside_of_a_run_knows_nobody(memory: Memory) -> None:
     answer, failed = await block_tools(memory)[0].run("{}")
 

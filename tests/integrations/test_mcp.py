@@ -22,7 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitResult
 
-from aftermind import Memory, Message, Settings
+from aftermind import Memory, Message, Settings, sync
 from aftermind.integrations.mcp import make_server
 from aftermind.integrations.mcp_http import authenticated
 from aftermind.integrations.message_records import Records
@@ -111,6 +111,13 @@ async def test_a_memory_is_added_found_changed_and_deleted() -> None:
         assert (deleted["episodes"], deleted["facts"]) == (1, 1), deleted
         assert await call(client, "list_memories") == []
         assert await call(client, "delete_memory", id=changed["ids"][0]) == {"deleted": {}}
+
+
+async def test_a_memory_without_await_is_served_too() -> None:
+    memory = sync.Memory("inmemory")
+    async with Client(make_server(memory, user_id="alice")) as client:
+        await call(client, "add_memory", text="I live in Oslo.")
+        assert "I live in Oslo." in await call(client, "recall", query="where do I live?")
 
 
 async def test_facts_and_blocks_are_deleted_of_the_user_alone() -> None:

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from aftermind import errors
 from aftermind.agent.function_tools import Tool
 from aftermind.agent.run_context import get_run_context
+from aftermind.api.blocking_portal import Blocking, to_async
 from aftermind.memory import Memory
 
 
@@ -14,13 +15,14 @@ class _Whose(TypedDict):
     namespace: str
 
 
-def block_tools(memory: Memory) -> list[Tool]:
+def block_tools(memory: Memory | Blocking[Memory]) -> list[Tool]:
     """Tools to read, write, append to, replace in and delete blocks: `Agent(tools=[*block_tools(memory), …])`.
 
     They work only on the blocks of the run's user, whatever the model requests. Concurrent edits of two runs are not
-    lost: an edit checks the version that it read. Outside a run they raise `InvalidScope`.
+    lost: an edit checks the version that it read. Outside a run they raise `InvalidScope`. `memory` is a `Memory`, also
+    that of `aftermind.sync`.
     """
-    blocks = memory.blocks
+    blocks = to_async(memory).blocks
 
     async def list_blocks() -> list[dict[str, Any]]:  # Any: JSON for the model
         """List the named notes about this user, with their text."""

@@ -7,6 +7,7 @@ from aftermind.integrations.conversations import choose, recalled_text, remember
 from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
+from aftermind.sync import Memory as SyncMemory
 
 with extra("agent-framework"):
     from agent_framework import AgentSession, ContextProvider, Message, SessionContext
@@ -23,7 +24,7 @@ class AftermindProvider(ContextProvider):
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Memory | SyncMemory,
         *,
         user_id: Id = None,
         namespace: str | None = None,

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.sax.saxutils import escape
 
+from aftermind.api.blocking_portal import to_async
 from aftermind.integrations.conversations import run_blocking
-from aftermind.integrations.framework_imports import extra, to_async
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Item, ItemWrite

@@ -14,6 +14,7 @@ from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.framework_store_urls import Place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
+from aftermind.sync import Memory as SyncMemory
 
 with extra("definable", python=(3, 12)):
     import definable.agents
@@ -51,7 +52,7 @@ class CognitiveMemory(definable.memory.CognitiveMemory):
     ) -> None:
         if token_budget <= FRAME_TOKENS:
             raise errors.InvalidQuery("token_budget", token_budget, f"it is more than {FRAME_TOKENS}.")
-        if not isinstance(store, AftermindStore | Memory | str | Mapping | None):
+        if not isinstance(store, AftermindStore | Memory | SyncMemory | str | Mapping | None):
             why = "use a store of aftermind.integrations.definable, a Memory, a URL or a dict."
             raise errors.InvalidSettings("store", type(store).__name__, why)
         place = store if isinstance(store, AftermindStore) else AftermindStore(store)

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aftermind import errors
-from aftermind.memory import Memory
-from aftermind.sync import Memory as SyncMemory
 
 
 @contextmanager
@@ -18,11 +16,3 @@ def extra(name: str, *, python: tuple[int, int] = (0, 0)) -> Iterator[None]:
         yield
     except ModuleNotFoundError as exc:
         raise errors.ExtraMissing(name, exc.name or "", python=python) from exc
-
-
-def to_async(memory: Memory | SyncMemory) -> Memory:
-    """Return the async memory of a blocking or async `Memory`."""
-    if isinstance(memory, SyncMemory):
-        behind: Memory = memory._behind
-        return behind
-    return memory

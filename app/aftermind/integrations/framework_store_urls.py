@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from aftermind import errors
+from aftermind.api.blocking_portal import to_async
 from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
 
-Place = Memory | str | Mapping[str, Any]  # Any: the values of a dict that describes a store
+Place = Memory | SyncMemory | str | Mapping[str, Any]  # Any: the values of a dict that describes a store
 
 
 class MemoryPlace:
@@ -20,7 +22,7 @@ class MemoryPlace:
     message_lifetime: timedelta | None = None  # after which a message expires, if the framework's store defines it
 
     def __init__(self, memory: Place | None = None, *, namespace: str | None = None) -> None:
-        self.memory = memory if isinstance(memory, Memory) else Memory(memory)
+        self.memory = to_async(memory) if isinstance(memory, Memory | SyncMemory) else Memory(memory)
         self.namespace = namespace
 
     async def close(self) -> None:

@@ -5,11 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from aftermind import errors
+from aftermind.api.blocking_portal import to_async
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import match_text
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, text_place
 from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Episode, ItemWrite, Match
 from aftermind.types.message import keyed_ids
 from aftermind.types.scope import Scope
@@ -69,8 +71,8 @@ class AftermindMemoryService(BaseMemoryService):
     event that was deleted stays deleted.
     """
 
-    def __init__(self, memory: Memory, *, namespace: str | None = None, limit: int = 10) -> None:
-        self.memory, self.namespace, self.limit = memory, namespace, limit
+    def __init__(self, memory: Memory | SyncMemory, *, namespace: str | None = None, limit: int = 10) -> None:
+        self.memory, self.namespace, self.limit = to_async(memory), namespace, limit
 
     async def add_session_to_memory(self, session: Session) -> None:
         """Remember the session's events that are not remembered yet."""

@@ -5,8 +5,9 @@ from typing import Any
 
 from aftermind import errors
 from aftermind.api import blocking_portal
+from aftermind.api.blocking_portal import to_async
 from aftermind.api.turn_builder import limits, split_turn
-from aftermind.integrations.framework_imports import extra, to_async
+from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, read_session, text_place
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory

@@ -9,7 +9,8 @@ from typing import Any
 
 from aftermind import errors
 from aftermind.api import blocking_portal
-from aftermind.integrations.framework_imports import extra, to_async
+from aftermind.api.blocking_portal import to_async
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Item, ItemWrite

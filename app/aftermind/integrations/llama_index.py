@@ -5,6 +5,7 @@ from typing import Any
 from aftermind.integrations.conversations import recalled_text, remember_run
 from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
 
 with extra("llama-index"):
     from llama_index.core.llms import ChatMessage
@@ -22,7 +23,7 @@ class AftermindMemoryBlock(BaseMemoryBlock[str]):
     """
 
     name: str = "aftermind"
-    memory: Memory
+    memory: Memory | SyncMemory
     user_id: str | None = None
     session_id: str | None = None
     namespace: str | None = None

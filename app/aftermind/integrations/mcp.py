@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import aftermind
+from aftermind.api.blocking_portal import to_async
 from aftermind.api.forget_and_export import Forgot
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.mcp_access import Access, Owner, Work, reports
 from aftermind.integrations.message_records import read_session, replace_episodes
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt, Step, StepState
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Block, Episode, Fact, Json
 from aftermind.types.api_key import Right
 
@@ -37,8 +39,9 @@ class Confirmation(BaseModel):
     delete: bool = Field(description="Delete everything that is remembered of this user")
 
 
-def make_server(memory: Memory, *, user_id: str | None = None, namespace: str | None = None) -> MCPServer:
+def make_server(memory: Memory | SyncMemory, *, user_id: str | None = None, namespace: str | None = None) -> MCPServer:
     """The server: over stdio for one user, over HTTP for the user and namespace of each request (`authenticated`)."""
+    memory = to_async(memory)
     server = MCPServer("aftermind", title="Aftermind", version=aftermind.__version__, instructions=INSTRUCTIONS)
     access = Access(memory, {"user_id": user_id, "namespace": namespace})
     whose = access.owner

@@ -4,9 +4,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from aftermind.api import local_web_token
+from aftermind.api.blocking_portal import to_async
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.mcp_access import CALLER
 from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types.api_key import Right
 
 with extra("mcp"):
@@ -17,7 +19,7 @@ REFUSED = b"an API key is missing, unknown, revoked or expired\n"
 ONE_USER = b"name one user by X-Aftermind-User, or the anonymous user by X-Aftermind-Anonymous: true\n"
 
 
-def authenticated(app: ASGIApp, memory: Memory, *, user_id: str | None = None) -> ASGIApp:
+def authenticated(app: ASGIApp, memory: Memory | SyncMemory, *, user_id: str | None = None) -> ASGIApp:
     """The application for requests with an API key, or the local token while no key exists; others get 401.
 
     The key decides the namespace. The header `X-Aftermind-User` (percent-encoded) names the user in it, and
@@ -29,7 +31,7 @@ def authenticated(app: ASGIApp, memory: Memory, *, user_id: str | None = None) -
         if scope["type"] == "http":
             headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
             kind, _, shown = headers.get(b"authorization", "").partition(" ")
-            caller = await _caller(memory, shown.strip()) if kind.lower() == "bearer" else None
+            caller = await _caller(to_async(memory), shown.strip()) if kind.lower() == "bearer" else None
             if caller is None:
                 await _refuse(send, 401, REFUSED, (b"www-authenticate", b"Bearer"))
                 return

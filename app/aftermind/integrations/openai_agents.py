@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any, Unpack
 from uuid import uuid4
 
+from aftermind.api.blocking_portal import to_async
 from aftermind.api.turn_builder import limits, split_turn
 from aftermind.integrations.conversations import recalled_text
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, read_session, text_place
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Episode
 
 with extra("openai-agents"):
@@ -39,13 +41,13 @@ class AftermindSession:
     def __init__(
         self,
         session_id: str,
-        memory: Memory,
+        memory: Memory | SyncMemory,
         *,
         user_id: str | None = None,
         namespace: str | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        self.session_id, self.memory = session_id, memory
+        self.session_id, self.memory = session_id, to_async(memory)
         self.user_id, self.namespace = user_id, namespace
         self.session_settings = coerce_session_settings(session_settings or {})
         self._failed: tuple[list[dict[str, Any]], str] | None = None  # a batch of which parts may be added, and its key
@@ -92,7 +94,7 @@ class AftermindSession:
 
 
 def recall_callback(
-    memory: Memory,
+    memory: Memory | SyncMemory,
     *,
     user_id: str | None = None,
     session_id: str | None = None,
@@ -117,7 +119,7 @@ def recall_callback(
 
 
 def recall_filter(
-    memory: Memory,
+    memory: Memory | SyncMemory,
     *,
     user_id: str | None = None,
     session_id: str | None = None,
@@ -142,7 +144,7 @@ def recall_filter(
     return add_recall
 
 
-async def _recall(memory: Memory, items: Items, earlier: Items, **options: Any) -> Items:
+async def _recall(memory: Memory | SyncMemory, items: Items, earlier: Items, **options: Any) -> Items:
     """What fits the user's last message, as an item of the user's role; nothing if there is none, or it has no text.
 
     `earlier` are the items that the model is given before it.

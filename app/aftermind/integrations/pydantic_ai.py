@@ -8,6 +8,7 @@ from aftermind.integrations.conversations import choose, recalled_text, remember
 from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
+from aftermind.sync import Memory as SyncMemory
 
 with extra("pydantic-ai"):
     from pydantic_ai import RunContext
@@ -29,7 +30,7 @@ class AftermindMemory(AbstractCapability[Any]):
     recalled is data of the user's role, part of the request only, not of the message history.
     """
 
-    memory: Memory
+    memory: Memory | SyncMemory
     user_id: Id = None
     session_id: Id = None
     namespace: str | None = None

@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator
 import orjson
 
 from aftermind import errors
+from aftermind.api.blocking_portal import to_async
 from aftermind.events.types import MemoryEvent
-from aftermind.integrations.framework_imports import extra, to_async
+from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.sync import Memory as SyncMemory
 

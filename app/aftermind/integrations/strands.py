@@ -8,10 +8,12 @@ from typing import Any, Unpack
 from uuid import uuid4
 
 from aftermind import errors
+from aftermind.api.blocking_portal import to_async
 from aftermind.integrations.conversations import match_text, split_text
 from aftermind.integrations.framework_imports import extra
 from aftermind.memory import Memory
 from aftermind.recall import RecallOptions
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Episode, ItemWrite, Match
 
 with extra("strands"):
@@ -38,7 +40,7 @@ class AftermindMemoryStore(MemoryStore):
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Memory | SyncMemory,
         *,
         user_id: str | None = None,
         session_id: str | None = None,
@@ -49,7 +51,7 @@ class AftermindMemoryStore(MemoryStore):
         writable: bool = True,
         **options: Unpack[RecallOptions],
     ) -> None:
-        self.memory, self.options = memory, options
+        self.memory, self.options = to_async(memory), options
         self.name, self.description, self.max_search_results = name, description, max_search_results
         self.writable = writable
         self.extraction = {"trigger": InvocationTrigger()} if writable else None
@@ -98,8 +100,10 @@ class AftermindStorage(Storage[str, str]):
     replica. `memory.forget` of the user deletes the values.
     """
 
-    def __init__(self, memory: Memory, *, user_id: str | None = None, namespace: str | None = None) -> None:
-        self.memory = memory
+    def __init__(
+        self, memory: Memory | SyncMemory, *, user_id: str | None = None, namespace: str | None = None
+    ) -> None:
+        self.memory = to_async(memory)
         self._whose: dict[str, Any] = {"user_id": user_id, "namespace": namespace}
 
     async def write(self, key: str, data: bytes) -> None:

@@ -5,11 +5,13 @@ from datetime import datetime
 from typing import Any
 
 from aftermind import errors
+from aftermind.api.blocking_portal import to_async
 from aftermind.api.turn_builder import limits
 from aftermind.integrations.conversations import data_element
 from aftermind.integrations.framework_imports import extra
 from aftermind.integrations.message_records import Records, read_session
 from aftermind.memory import Memory
+from aftermind.sync import Memory as SyncMemory
 from aftermind.types import Episode, Json
 
 with extra("tframex"):
@@ -31,7 +33,7 @@ class AftermindMemoryStore(BaseMemoryStore):
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Memory | SyncMemory,
         *,
         session_id: str,
         user_id: str | None = None,
@@ -44,7 +46,7 @@ class AftermindMemoryStore(BaseMemoryStore):
         for name, value in (("window_size", window_size), ("max_tokens", max_tokens)):
             if value is not None and value < 1:
                 raise errors.InvalidQuery(name, value, "it is a whole number greater than 0, or None.")
-        self.memory, self.session_id, self.user_id, self.namespace = memory, session_id, user_id, namespace
+        self.memory, self.session_id, self.user_id, self.namespace = to_async(memory), session_id, user_id, namespace
         self.window_size, self.max_tokens, self.summary = window_size, max_tokens, summary
         self.metadata = metadata or {}  # kept with each message, for filters of `search`
 
