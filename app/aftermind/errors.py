@@ -57,6 +57,7 @@ AftermindError
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
@@ -535,8 +536,8 @@ class GroupReadOnly(Refused):
     def __init__(self, group: str, user_id: str) -> None:
         self.group, self.user_id = group, user_id
         super().__init__(
-            f"user {_shorten(user_id)} is a reader of group {_shorten(group)}. Make the user a writer: "
-            "memory.groups.add(group, user_id, role='writer')."
+            f"user {_shorten(user_id)} is a reader of group {_shorten(group)}. Add the user to the group again, "
+            "with the role 'writer'."
         )
 
 
@@ -720,7 +721,7 @@ class ForeignPayload(Conflict):
 def _shorten(value: object) -> str:
     """At most 80 characters of any value, however large or deeply nested."""
     try:
-        text = repr(value[:80] if isinstance(value, str) else value)
+        text = repr(value[:80] if isinstance(value, str) else str(value) if isinstance(value, PurePath) else value)
     except (RecursionError, ValueError):  # nested too deep, or an integer of more digits than Python prints
         return f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -217,3 +217,12 @@ def test_a_fit_refuses_what_it_would_ignore(tmp_path: Path) -> None:
         done = CliRunner().invoke(make_app_for(["evaluate"]), ["eval", str(file), "--fit", ignored])
         assert isinstance(done.exception, errors.InvalidGoldSet)
         assert "Leave out" in str(done.exception)
+
+
+def test_a_fit_refuses_a_file_of_conversations_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = _locomo(tmp_path).name
+
+    done = CliRunner().invoke(make_app_for(["evaluate"]), ["eval", file, "--fit"])
+
+    assert str(done.exception).startswith(f"file={file!r}: ")

@@ -44,7 +44,7 @@ async def test_members_share_and_others_see_nothing(memory: Memory) -> None:
     (shared,) = await memory.history(user_id="bob", group="team")
     assert (shared.name, shared.metadata["member"]) == ("alice", "alice")
     assert [each.content for each in await memory.history(user_id="alice")] == ["Mine is marigold."]
-    with pytest.raises(errors.GroupReadOnly):
+    with pytest.raises(errors.GroupReadOnly, match="Add the user to the group again, with the role 'writer'"):
         await memory.remember("I write.", user_id="bob", group="team")
     with pytest.raises(errors.GroupReadOnly):
         await memory.update_session_metadata({"a": 1}, user_id="bob", group="team")
