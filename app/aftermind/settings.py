@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -114,7 +114,10 @@ def unknown_variables() -> dict[str, str]:
 
 
 def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> errors.InvalidSettings:
-    """The first fault in one line: the variable, its value unless it is secret, the reason and the remedy."""
+    """The first fault in one line: the variable, the reason, the remedy, and the value unless it is secret.
+
+    Of a value within a JSON object, its path (`acme.usd_per_day`) is the value that the error names.
+    """
     variables = {name: variable for variable, name in _variables(fields).items()}
     if isinstance(exc, SettingsError):  # its text has the setting's name, and no value
         name = next(name for name in fields if f'"{name}"' in str(exc))
@@ -124,13 +127,26 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
     first = exc.errors(include_url=False, include_context=False)[0]
     name = str(first["loc"][0])
     name = _variables(fields).get(name, name)
-    value = "***" if "SecretStr" in str(fields[name].annotation) else first["input"]
-    default = "none" if fields[name].default in (None, (), {}) else fields[name].default
-    remedy = f"Correct it, or unset it for the default ({default})."
-    place = "".join(f"{part}: " for part in first["loc"][1:] if isinstance(part, str))
-    return errors.InvalidSettings(
-        variables[name], value, f"{place}{first['msg'][0].lower()}{first['msg'][1:]}. {remedy}"
-    )
+    value, why = first["input"], f"{first['msg'][0].lower()}{first['msg'][1:]}."
+    path = [part for part in first["loc"][1:] if isinstance(part, str)]
+    if "SecretStr" in str(fields[name].annotation):
+        value, why = "***", "".join(f"{part}: " for part in path) + why
+    elif first["type"] == "extra_forbidden":
+        known = _nested_fields(fields[name].annotation)
+        near = nearest_name(path[-1], known)
+        suggestion = f" Did you mean {near}?" if near else ""
+        value, why = ".".join(path), f"no such field. Valid: {', '.join(known)}.{suggestion}"
+    elif path:
+        value, why = ".".join(path), f"{why.removesuffix('.')}, not {repr(value)[:80]}."
+    default = "none" if fields[name].default in (None, ()) else fields[name].default
+    return errors.InvalidSettings(variables[name], value, f"{why} Correct it, or unset it for the default ({default}).")
+
+
+def _nested_fields(annotation: object) -> list[str]:
+    """The fields of the model within a type, such as `Mapping[str, Model]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return list(annotation.model_fields)
+    return [name for each in get_args(annotation) for name in _nested_fields(each)]
 
 
 MAX_DIMENSION = 4_000  # of a vector

@@ -21,6 +21,22 @@ def _without_dotenv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("AFTERMIND_LEASE_SECONDS", "-1", "AFTERMIND_LEASE_SECONDS='-1': .*greater than 0"),
         ("AFTERMIND_REPLICA_URLS", "postgres://me:secret@db", "AFTERMIND_REPLICA_URLS=.*not valid JSON"),
         ("AFTERMIND_REPLICA_URLS", '["x", 31337]', "AFTERMIND_REPLICA_URLS=.*valid string"),
+        ("AFTERMIND_DATABASES", '{"eu": {"url": 31337}}', r"AFTERMIND_DATABASES='\*\*\*': eu: url: .*valid string"),
+        (
+            "AFTERMIND_NAMESPACE_BUDGETS",
+            '{"acme": {"usd": 0.0005}}',
+            r"AFTERMIND_NAMESPACE_BUDGETS='acme\.usd': .* tokens_per_day, usd_per_day\. Correct .*default \({}\)",
+        ),
+        (
+            "AFTERMIND_NAMESPACE_BUDGETS",
+            '{"acme": {"usd_a_day": 1}}',
+            r"AFTERMIND_NAMESPACE_BUDGETS='acme\.usd_a_day': no such field\..* Did you mean usd_per_day\? Correct",
+        ),
+        (
+            "AFTERMIND_NAMESPACE_BUDGETS",
+            '{"acme": {"usd_per_day": -1}}',
+            r"AFTERMIND_NAMESPACE_BUDGETS='acme\.usd_per_day': .*greater than or equal to 0, not -1\. Correct",
+        ),
     ],
 )
 def test_a_bad_variable_is_one_line_with_name_value_and_remedy(
