@@ -226,3 +226,42 @@ async def test_a_dead_extraction_is_repeated_by_the_model_that_works_again(opera
     assert await operated.memory.dead_letters.list(wanted) == []
     status = await receipt.status()
     assert (status.extracted, status.why) == (StepState.DONE, None)
+
+
+async def test_a_discard_takes_a_job_out_of_the_plan_until_it_is_restored(operated: Operated) -> None:
+    memory = operated.memory
+    kept, discarded, restored = [await dead_turn(operated, f"I live in {city}.") for city in ("Oslo", "Rome", "Bern")]
+    plan = await memory.replays.create(operated.all_jobs, asked(ReplayMode.RETRY))
+    for job_id in (discarded, restored):
+        await memory.dead_letters.discard(JobFilter(ids=(job_id,)), note="a duplicate", actor="ops")
+    back = JobFilter(ids=(restored,), namespace=memory.namespace)
+    assert (await memory.job_admin.apply(JobAction.RESTORE, back, actor="ops")).changed == 1
+    assert (await memory.replays.estimate(plan.id)).refused == 1
+
+    done = await ended(operated, plan)
+
+    assert (done.state, done.counts) == (PlanState.DONE, {ItemState.DONE: 2, ItemState.DISCARDED: 1})
+    assert done.is_successful
+    assert {each.content for each in await history(operated)} == {"I live in Oslo.", "I live in Bern."}
+    states = {job_id: await memory.dead_letters.get(job_id) for job_id in (kept, discarded, restored)}
+    assert [letter and letter.job.state for letter in states.values()] == [
+        JobState.REPLAYED,
+        JobState.DISCARDED,
+        JobState.REPLAYED,
+    ]
+
+
+async def test_discarded_jobs_are_replayed_by_id_unless_they_are_discarded_again(operated: Operated) -> None:
+    memory = operated.memory
+    first, again = [await dead_turn(operated, f"I live in {city}.") for city in ("Oslo", "Rome")]
+    wanted = JobFilter(ids=(first, again), namespace=memory.namespace)
+    await memory.dead_letters.discard(wanted, note="a duplicate", actor="ops")
+    plan = await memory.replays.create(wanted, asked(ReplayMode.RETRY))
+    last = JobFilter(ids=(again,), namespace=memory.namespace)
+    await memory.job_admin.apply(JobAction.RESTORE, last, actor="ops")
+    await memory.dead_letters.discard(last, note="a duplicate, indeed", actor="ops")
+
+    done = await ended(operated, plan)
+
+    assert done.counts == {ItemState.DONE: 1, ItemState.DISCARDED: 1}
+    assert [each.content for each in await history(operated)] == ["I live in Oslo."]

@@ -247,7 +247,7 @@ def _print_estimate(estimate: Estimate) -> None:
     out.print(f"conflicts    {estimate.conflicts} have an unfinished job of the same effect and are merged into it")
     out.print(f"newer facts  {estimate.newer_facts} are of sessions with later extractions")
     if estimate.refused:
-        out.print(f"refused      {estimate.refused} cannot be replayed: forgotten, or not dead letters any more")
+        out.print(f"refused      {estimate.refused} cannot be replayed: forgotten, discarded since, or not dead any more")
 
 
 def _shadowed(found: Sequence[DryRunResult]) -> Table:

@@ -449,6 +449,7 @@ REPLAY_ITEMS = Table(
     Column("job_id", Uuid, primary_key=True),
     Column("position", Integer, nullable=False),
     Column("state", Text, nullable=False),
+    Column("action_id", Uuid),  # that of the job when the plan was created: a later discard has another one
     Column("new_job_id", Uuid),
     Column("note", Text),
     _time("updated_at", now=True),

@@ -22,6 +22,7 @@ SHADOWS = 20
 DEAD = (JobState.DEAD.value,)
 LISTED_AS_DEAD = (JobState.DEAD, JobState.DISCARDED, JobState.REPLAYED)
 CLOSABLE_AGAIN = (JobState.DEAD.value, JobState.DISCARDED.value)  # what may be named by id
+DISCARDED_SINCE = "it was discarded after the plan was created"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

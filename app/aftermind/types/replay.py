@@ -55,6 +55,7 @@ class ItemState(StrEnum):
     replayed   its successor is in the ledger, and not final yet
     done       its successor is done
     failed     its successor is a dead letter, which replaces the original entry
+    discarded  its job was discarded after the plan was created, and stays so
     skipped    nothing was enqueued; `note` has the reason
     """
 
@@ -62,6 +63,7 @@ class ItemState(StrEnum):
     REPLAYED = "replayed"
     DONE = "done"
     FAILED = "failed"
+    DISCARDED = "discarded"
     SKIPPED = "skipped"
 
 
@@ -199,7 +201,8 @@ class Estimate:
 
     Tokens and cost are those of the items' own attempts, else averages by kind in the ledger. `seconds` is at the
     plan's rate. `conflicts` counts items whose work an unfinished job already does, `newer_facts` those of sessions
-    with later extractions, `refused` those that cannot be replayed (forgotten, or not dead letters any more).
+    with later extractions, `refused` those that cannot be replayed (forgotten, discarded since the plan was created, or
+    not dead letters any more).
     """
 
     items: int

@@ -1,7 +1,7 @@
 """A plan brings back what it froze, at its pace, once each; it stops when told, and when the cause persists."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,6 +14,7 @@ from aftermind.types import JobKind
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from tests.support.dead_letters import Letters
 from tests.support.replay_engine import SteppedReplays as Replays
+from tests.support.waiting import wait_until
 
 FAST = 1_000.0  # jobs a second: the pace is not what a test waits for
 
@@ -237,6 +238,38 @@ async def test_what_was_forgotten_meanwhile_is_skipped_and_said_so(replays: Repl
         kept: (ItemState.DONE, None),
         forgotten: (ItemState.SKIPPED, "it is forgotten"),
     }
+
+
+DISCARD = "UPDATE aftermind.jobs SET state = 'discarded', action_id = gen_random_uuid(), updated_at = $2 WHERE id = $1"
+
+
+@pytest.mark.parametrize("is_planned_before", [True, False])
+async def test_a_discard_that_commits_while_a_plan_runs_takes_its_job_out(
+    replays: Replays, letters: Letters, is_planned_before: bool
+) -> None:
+    """The step waits for the row; a plan that is created before the commit has the job as a dead letter."""
+    kept, discarded = await letters.mark_dead(2)
+    begun_at = datetime.now(UTC)
+    plan = await running(replays) if is_planned_before else None
+    transaction = letters.connection.transaction()
+    await transaction.start()
+    await letters.connection.execute(DISCARD, discarded, begun_at)
+    plan = plan or await running(replays)
+
+    step = asyncio.create_task(replays.step(plan.id))
+
+    async def waits_for_the_row() -> bool:
+        return bool(await letters.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    await wait_until(waits_for_the_row, description="the step waits for the lock of the row")
+    await transaction.commit()
+    await step
+
+    found = await replays.get(plan.id)
+    assert found is not None
+    assert found.counts == {ItemState.REPLAYED: 1, ItemState.DISCARDED: 1}
+    assert await letters.successors() == {kept: 1}
+    assert await letters.states() == {"replayed": 1, "queued": 1, "discarded": 1}
 
 
 @pytest.mark.parametrize(

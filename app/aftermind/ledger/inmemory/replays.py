@@ -1,12 +1,13 @@
 """Replay plans of one process: at the rate of the plan, run by the in-process queue."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import md5
 from operator import attrgetter
 from statistics import fmean
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -22,6 +23,7 @@ from aftermind.ledger.replay_protocol import (
     BREAKER_FROM,
     BREAKER_WINDOW,
     BURST_SECONDS,
+    DISCARDED_SINCE,
     MAX_FINISHED_PLANS,
     SHADOWS,
     NewPlan,
@@ -49,12 +51,16 @@ Place = tuple[PlanId, int]  # an item's key: from 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPlan:
-    """A plan without counts; how many items it has, when the next one is due, when it was started last."""
+    """A plan without counts; how many items it has, when the next one is due, when it was started last.
+
+    `discards` has the actions that had discarded items before it was created.
+    """
 
     plan: ReplayPlan
     size: int
     due_at: datetime
     resumed_at: datetime
+    discards: Mapping[JobId, UUID | None] = field(default_factory=dict)
 
 
 TABLES = {"replay_plans": Table(PlanId, KeptPlan), "replay_items": Table(Place, ReplayItem)}
@@ -78,7 +84,8 @@ class InMemoryReplays:
                 _edit(tx, jobs, new.overrides or {}, self._rules)
             _prune(tx)
             plan = _new_plan(wanted, new, now)
-            kept = KeptPlan(plan=plan, size=len(jobs), due_at=now, resumed_at=now)
+            discards = {job.id: jobs_table(tx)[job.id].action_id for job in jobs if job.state is JobState.DISCARDED}
+            kept = KeptPlan(plan=plan, size=len(jobs), due_at=now, resumed_at=now, discards=discards)
             mem(tx).put(mem(tx).table("replay_plans"), plan.id, kept)
             for place, job in enumerate(jobs, start=1):
                 _put_item(tx, _new_item(plan.id, job, place, now))
@@ -89,13 +96,16 @@ class InMemoryReplays:
             kept = _required(tx, plan_id)
             items = [each for each in _items(tx, kept) if each.state is ItemState.WAITING]
             records = jobs_table(tx)
-            return _estimate(list(records.values()), [records.get(each.job_id) for each in items], kept.plan.rate)
+            found = [records.get(each.job_id) for each in items]
+            refused = sum(each is None or _is_refused(kept, each) for each in found)
+            return _estimate(list(records.values()), found, kept.plan.rate, refused=refused)
 
     async def dry_run(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
         async with self._database.transaction() as tx:
             kept, now = _required(tx, plan_id), self._database.now()
             records = [jobs_table(tx).get(each.job_id) for each in _items(tx, kept) if each.state is ItemState.WAITING]
-            jobs = [each.job for each in records if each is not None and each.job.kind is JobKind.EXTRACT]
+            found = [each for each in records if each is not None and not _is_discarded_since(kept, each)]
+            jobs = [each.job for each in found if each.job.kind is JobKind.EXTRACT]
             jobs.sort(key=lambda job: md5(str(job.id).encode(), usedforsecurity=False).digest())
             new = [_shadow(kept.plan, job, now) for job in jobs[:sample]]
             new = [job for job in new if not list_unfinished(tx, job)]
@@ -270,7 +280,7 @@ def _step(tx: Transaction, kept: KeptPlan, now: datetime) -> bool:
     due_at = max(kept.due_at, now - timedelta(seconds=BURST_SECONDS))
     due = 0 if due_at > now else int((now - due_at).total_seconds() * kept.plan.rate) + 1
     count = min(due, kept.plan.concurrency - replayed)
-    put_in = sum(_replay(tx, kept.plan, item, now) for item in waiting[: max(count, 0)])
+    put_in = sum(_replay(tx, kept, item, now) for item in waiting[: max(count, 0)])
     if put_in:
         later = due_at + timedelta(seconds=put_in / kept.plan.rate)
         mem(tx).put(mem(tx).table("replay_plans"), kept.plan.id, replace(kept, due_at=later))
@@ -299,12 +309,13 @@ def _why_paused(kept: KeptPlan, items: Sequence[ReplayItem]) -> str | None:
     return f"paused by itself: {len(failed)} of the last {len(last)} failed again, the last by {failed[-1].note}"
 
 
-def _replay(tx: Transaction, plan: ReplayPlan, item: ReplayItem, now: datetime) -> bool:
+def _replay(tx: Transaction, kept: KeptPlan, item: ReplayItem, now: datetime) -> bool:
     """Put in the successor of an item, or merge it into a waiting job of the same effect; whether it moved."""
-    record = jobs_table(tx).get(item.job_id)
-    if record is None or (obstacle := _obstacle(plan, record)) is not None:
-        note = "the job was deleted" if record is None else f"it is {obstacle}"
-        _put_item(tx, replace(item, state=ItemState.SKIPPED, note=note, updated_at=now))
+    plan, record = kept.plan, jobs_table(tx).get(item.job_id)
+    if record is None or (obstacle := _obstacle(kept, record)) is not None:
+        note = "the job was deleted" if record is None else obstacle
+        state = ItemState.DISCARDED if note == DISCARDED_SINCE else ItemState.SKIPPED
+        _put_item(tx, replace(item, state=state, note=note, updated_at=now))
         return False
     # A separate job next to the live ones if it does something else.
     old, live = record.job, list_unfinished(tx, record.job) if plan.mode is ReplayMode.RETRY else []
@@ -325,14 +336,24 @@ def _replay(tx: Transaction, plan: ReplayPlan, item: ReplayItem, now: datetime) 
     return True
 
 
-def _obstacle(plan: ReplayPlan, record: Record) -> str | None:
-    """What the job is that keeps it from coming back; None where it may."""
-    job = record.job
+def _obstacle(kept: KeptPlan, record: Record) -> str | None:
+    """Why the job cannot come back; None where it may."""
+    plan, job = kept.plan, record.job
+    if _is_discarded_since(kept, record):
+        return DISCARDED_SINCE
     if plan.mode is ReplayMode.EDITED and job.kind is JobKind.STORE and record.edited is None:
-        return "no longer edited: something of it was forgotten since"
+        return "it is no longer edited: something of it was forgotten since"
     if job.state in (JobState.DEAD, JobState.DISCARDED):
         return None
-    return None if job.state is JobState.DONE and plan.mode is ReplayMode.REEXTRACT else job.state.value
+    return None if job.state is JobState.DONE and plan.mode is ReplayMode.REEXTRACT else f"it is {job.state}"
+
+
+def _is_discarded_since(kept: KeptPlan, record: Record) -> bool:
+    return record.job.state is JobState.DISCARDED and record.action_id != kept.discards.get(record.job.id)
+
+
+def _is_refused(kept: KeptPlan, record: Record) -> bool:
+    return record.job.state not in CAN_COME_BACK or _is_discarded_since(kept, record)
 
 
 def _successor(plan: ReplayPlan, record: Record, new_id: JobId, now: datetime) -> Job:
@@ -374,7 +395,7 @@ def _queued(new_id: JobId, kind: JobKind, origin: Job, effect_key: str, now: dat
     return replace(made, origin_job_id=origin.id)
 
 
-def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: float) -> Estimate:
+def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: float, *, refused: int) -> Estimate:
     jobs = [each.job for each in found if each is not None]
     kinds = {kind: sum(job.kind is kind for job in jobs) for kind in JobKind}
     live = {(each.job.scope.namespace, each.job.kind, each.job.effect_key) for each in known if _is_live(each.job)}
@@ -391,7 +412,7 @@ def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: flo
         cost_usd=sum(kinds[kind] * cost for kind, (_, cost) in spent.items()),
         conflicts=sum((job.scope.namespace, job.kind, job.effect_key) in live for job in jobs),
         newer_facts=sum(any(_is_later(each.job, job) for each in known) for job in jobs if job.kind is JobKind.EXTRACT),
-        refused=sum(each is None or each.job.state not in CAN_COME_BACK for each in found),
+        refused=refused,
     )
 
 

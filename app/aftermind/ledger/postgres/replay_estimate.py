@@ -16,7 +16,8 @@ from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan
 _ESTIMATE = text(
     """
     WITH items AS (
-        SELECT j.id, j.kind, j.namespace, j.user_id, j.session_id, j.effect_key, j.state, j.updated_at
+        SELECT j.id, j.kind, j.namespace, j.user_id, j.session_id, j.effect_key, j.state, j.updated_at,
+               j.state = 'discarded' AND j.action_id IS DISTINCT FROM i.action_id AS is_discarded_since
         FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.job_id
         WHERE i.plan_id = :plan AND i.state = 'waiting'
     ), spent AS (
@@ -39,7 +40,8 @@ _ESTIMATE = text(
                WHERE f.namespace = items.namespace AND f.user_id = items.user_id
                  AND f.session_id IS NOT DISTINCT FROM items.session_id AND f.recorded_at > items.updated_at
            )) AS newer,
-           count(*) FILTER (WHERE items.id IS NULL OR items.state NOT IN ('dead', 'discarded', 'done')) AS refused
+           count(*) FILTER (WHERE items.id IS NULL OR items.state NOT IN ('dead', 'discarded', 'done')
+               OR items.is_discarded_since) AS refused
     FROM items LEFT JOIN spent ON spent.kind = items.kind
     GROUP BY items.kind
     """
@@ -54,6 +56,7 @@ _SHADOW = text(
     FROM aftermind.replay_plans p
     JOIN aftermind.replay_items i ON i.plan_id = p.id AND i.state = 'waiting'
     JOIN aftermind.jobs j ON j.id = i.job_id AND j.kind = 'extract'
+      AND (j.state <> 'discarded' OR j.action_id IS NOT DISTINCT FROM i.action_id)
     WHERE p.id = :plan
     ORDER BY md5(j.id::text) LIMIT :sample
     ON CONFLICT DO NOTHING

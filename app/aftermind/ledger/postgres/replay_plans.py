@@ -277,8 +277,8 @@ def _freeze(plan_id: PlanId, wanted: JobFilter, mode: ReplayMode) -> Any:  # Any
         if wanted.namespace is not None:  # one that has the last word about nothing any more has no part in it
             fits = and_(fits, or_(JOBS.c.state != JobState.DONE.value, mined.exists()))
     place = func.row_number().over(order_by=(JOBS.c.created_at, JOBS.c.id))
-    chosen = select(literal(plan_id), JOBS.c.id, place, literal(ItemState.WAITING.value)).where(fits)
-    return insert(REPLAY_ITEMS).from_select(["plan_id", "job_id", "position", "state"], chosen)
+    chosen = select(literal(plan_id), JOBS.c.id, place, literal(ItemState.WAITING.value), JOBS.c.action_id).where(fits)
+    return insert(REPLAY_ITEMS).from_select(["plan_id", "job_id", "position", "state", "action_id"], chosen)
 
 
 def _plans() -> Select[Any]:

@@ -11,9 +11,9 @@ from sqlalchemy import Row, text
 from aftermind.db.database_protocol import Database, Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.ledger.replay_overrides import has_options
-from aftermind.ledger.replay_protocol import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, Step
+from aftermind.ledger.replay_protocol import BREAKER_FROM, BREAKER_WINDOW, BURST_SECONDS, DISCARDED_SINCE, Step
 from aftermind.types import JobKind, JobState
-from aftermind.types.replay import PlanId, PlanState, ReplayMode
+from aftermind.types.replay import ItemState, PlanId, PlanState, ReplayMode
 from aftermind.types.uuid7 import uuid7
 
 POLL_SECONDS = 0.25  # interval between checks of successors while nothing may be enqueued
@@ -69,7 +69,8 @@ _UNFINISHED = text(
 # A running job of the same effect may have read its input already, so what it does not cover waits until it has ended.
 _CHOOSE = text(
     """
-    SELECT j.id, j.state, j.kind, j.edited IS NOT NULL AS is_edited, (
+    SELECT j.id, j.state, j.kind, j.edited IS NOT NULL AS is_edited,
+           j.state = 'discarded' AND j.action_id IS DISTINCT FROM i.action_id AS is_discarded_since, (
         SELECT live.id FROM aftermind.jobs live
         WHERE CAST(:joins AS boolean)
           AND live.namespace = j.namespace AND live.kind = j.kind AND live.effect_key = j.effect_key
@@ -93,8 +94,7 @@ _GONE = text(
 )
 _SKIP = text(
     """
-    UPDATE aftermind.replay_items SET state = 'skipped', note = 'it is ' || CAST(:why AS text),
-           updated_at = clock_timestamp()
+    UPDATE aftermind.replay_items SET state = :state, note = :note, updated_at = clock_timestamp()
     WHERE plan_id = :plan AND job_id = :job
     """
 )
@@ -238,19 +238,23 @@ async def _put_in(tx: Transaction, plan: Row[Any], left: Left, limit: int) -> St
     replayed = await _replay(tx, plan, [row for row in rows if _obstacle(plan, row) is None])
     skipped = [row for row in rows if _obstacle(plan, row) is not None]
     for row in skipped:
-        await pg(tx).execute(_SKIP, {"plan": plan.id, "job": row.id, "why": _obstacle(plan, row)})
+        state = ItemState.DISCARDED if row.is_discarded_since else ItemState.SKIPPED
+        said = {"state": state.value, "note": _obstacle(plan, row)}
+        await pg(tx).execute(_SKIP, {"plan": plan.id, "job": row.id, **said})
     await pg(tx).execute(_ADVANCE, {"plan": plan.id, "due": plan.due, "count": replayed})
     kinds = tuple(dict.fromkeys(JobKind(row.kind) for row in rows))
     return Step(replayed=replayed, skipped=len(skipped), kinds=kinds, wait_seconds=max(1 / plan.rate, SHORTEST_SECONDS))
 
 
 def _obstacle(plan: Row[Any], row: Row[Any]) -> str | None:
-    """What the job is that keeps it from coming back; None where it may."""
+    """Why the job cannot come back; None where it may."""
+    if row.is_discarded_since:
+        return DISCARDED_SINCE
     if plan.mode == ReplayMode.EDITED and row.kind == JobKind.STORE and not row.is_edited:
-        return "no longer edited: something of it was forgotten since"
+        return "it is no longer edited: something of it was forgotten since"
     if row.state in (JobState.DEAD, JobState.DISCARDED):
         return None
-    return None if row.state == JobState.DONE and plan.mode == ReplayMode.REEXTRACT else str(row.state)
+    return None if row.state == JobState.DONE and plan.mode == ReplayMode.REEXTRACT else f"it is {row.state}"
 
 
 async def _replay(tx: Transaction, plan: Row[Any], rows: Sequence[Row[Any]]) -> int:

@@ -108,7 +108,8 @@ async def _progress(request: Request, viewer: Viewer, found: ReplayPlan) -> dict
     if any(each.added or each.superseded or each.error for each in shadows):
         work = partial(replays.record_access, found.id, actor=viewer.actor)
         await auth.once(request, (viewer.actor, found.id), work, auth.SESSION_SECONDS)
-    ended = sum(found.counts.get(state, 0) for state in (ItemState.DONE, ItemState.FAILED, ItemState.SKIPPED))
+    unfinished = (ItemState.WAITING, ItemState.REPLAYED)
+    ended = sum(count for state, count in found.counts.items() if state not in unfinished)
     return {
         "plan": found,
         "ended": ended,

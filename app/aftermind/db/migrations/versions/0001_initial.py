@@ -558,6 +558,7 @@ CREATE TABLE aftermind.replay_items (
     job_id uuid NOT NULL,
     position integer NOT NULL,
     state text NOT NULL,
+    action_id uuid,
     new_job_id uuid,
     note text,
     updated_at timestamptz NOT NULL DEFAULT now(),
