@@ -77,10 +77,7 @@ def list_(
         turns = await _pending_turns(memory, wanted, limit)
         stored = {job.id for job in found}
         paused = await memory.job_admin.pauses(namespace=wanted.namespace)
-        reasons: dict[JobId, str] = {}
-        for space in {job.scope.namespace for job in found}:
-            jobs = [job for job in found if job.scope.namespace == space]
-            reasons |= await memory.job_admin.hold_reasons(jobs, namespace=space)
+        reasons = await hold_reasons(memory, found)
         return found, [turn for turn in turns if turn.job_id not in stored], paused, reasons
 
     found, pending, paused, reasons = terminal.with_memory(work)
@@ -95,10 +92,19 @@ def list_(
     for job in found:
         texts = [job.state, job.kind, terminal.when(job.updated_at), _next_attempt(job)]
         cells = _cells(job.id, texts, job.scope, with_namespace=spaces, wide=wide)
-        shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or _detail(job)))
+        shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or detail(job)))
     terminal.show(shown, wide=wide)
     terminal.note_limit(found, limit)
     return found
+
+
+async def hold_reasons(memory: Memory, found: Sequence[Job]) -> Mapping[JobId, str]:
+    """Pauses and spent budgets that these jobs of several namespaces wait for."""
+    reasons: dict[JobId, str] = {}
+    for space in {job.scope.namespace for job in found}:
+        jobs = [job for job in found if job.scope.namespace == space]
+        reasons |= await memory.job_admin.hold_reasons(jobs, namespace=space)
+    return reasons
 
 
 async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Sequence[PendingTurn]:
@@ -360,7 +366,8 @@ def _filter(
     return replace(wanted, states=tuple(states or ()))
 
 
-def _detail(job: Job) -> str:
+def detail(job: Job) -> str:
+    """The worker of a running job; of others the last error, or the note."""
     if job.state is JobState.RUNNING:
         return f"running at {job.worker}"
     lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""

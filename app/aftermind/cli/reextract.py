@@ -6,16 +6,16 @@ follows it.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import terminal
+from aftermind.cli import replay, terminal
 from aftermind.cli.dead_letters import actor, moment
 from aftermind.cli.terminal import Namespace, err, out
 from aftermind.ledger.replay_protocol import RATE, NewPlan
@@ -23,12 +23,10 @@ from aftermind.llm import factory
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Json
-from aftermind.types.replay import DryRunResult, ItemState, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan
+from aftermind.types.replay import DryRunResult, JobFilter, PlanId, PlanState, ReplayMode, ReplayPlan
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 20.0  # without progress, before a warning that no worker may be running
-
-T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
@@ -100,11 +98,7 @@ def reextract(
 async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[DryRunResult]:
     asked = await memory.replays.dry_run(plan.id, sample=sample)
     try:
-        found = await _watched(
-            lambda: memory.replays.dry_run_results(plan.id),
-            lambda seen: sum(each.state.is_final for each in seen),
-            until=lambda seen: all(each.state.is_final for each in seen),
-        )
+        found = await _end_of_dry_run(memory, plan.id)
     finally:
         await memory.replays.abort(plan.id, note="a dry run")
     await memory.replays.record_access(plan.id)
@@ -122,18 +116,8 @@ async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
     estimate = await memory.replays.estimate(plan.id)
     cost = terminal.dollars(estimate.cost_usd)
     out.print(f"Plan [bold]{plan.id}[/]: {plan.size:,} calls, about {estimate.tokens:,} tokens, {cost}.")
-    await memory.replays.start(plan.id)
-
-    async def look() -> ReplayPlan:
-        return await memory.replays.get(plan.id) or plan
-
-    done = await _watched(
-        look,
-        lambda seen: sum(count for state, count in seen.counts.items() if state is not ItemState.WAITING),
-        until=lambda seen: seen.state is not PlanState.RUNNING,
-    )
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(done.counts.items()))
-    out.print(f"{done.state}: {counts}. `aftermind facts --user ID --history` shows the superseded facts.")
+    done = await replay.follow(memory, await memory.replays.start(plan.id))
+    out.print(f"{replay.progress_line(done)}. `aftermind facts --user ID --history` shows the superseded facts.")
     if done.note:
         out.print(escape(done.note))
     if done.state is not PlanState.DONE:
@@ -141,19 +125,20 @@ async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
     return done
 
 
-async def _watched(look: Callable[[], Awaitable[T]], steps: Callable[[T], int], *, until: Callable[[T], bool]) -> T:
-    """Wait until the plan has ended. Warns once if there is no progress; Ctrl-C leaves the work to the workers."""
-    seen, moved_at, is_told = await look(), time.monotonic(), False
-    before = steps(seen)
-    while not until(seen):
-        await asyncio.sleep(POLL_SECONDS)
-        seen = await look()
-        if steps(seen) != before:
-            before, moved_at = steps(seen), time.monotonic()
-        elif time.monotonic() - moved_at > PATIENCE_SECONDS and not is_told:
-            is_told = True
+async def _end_of_dry_run(memory: Memory, plan_id: PlanId) -> Sequence[DryRunResult]:
+    """Wait until all its jobs have ended. Warns once if there is no progress; Ctrl-C leaves the work to the workers."""
+    ended, moved_at, is_warned = 0, time.monotonic(), False
+    while True:
+        seen = await memory.replays.dry_run_results(plan_id)
+        if all(each.state.is_final for each in seen):
+            return seen
+        before, ended = ended, sum(each.state.is_final for each in seen)
+        if ended != before:
+            moved_at = time.monotonic()
+        elif time.monotonic() - moved_at > PATIENCE_SECONDS and not is_warned:
+            is_warned = True
             err.print("[yellow]waiting[/]  for a worker of memory.replay: `aftermind worker --queues memory.replay`")
-    return seen
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _next_command(plan_id: PlanId) -> str:

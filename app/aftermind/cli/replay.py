@@ -1,6 +1,8 @@
 """`aftermind replay`: plans that bring dead letters back."""
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -9,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from aftermind import errors
-from aftermind.cli import job_ids, terminal
+from aftermind.cli import job_ids, jobs, terminal
 from aftermind.cli.dead_letters import (
     ErrorText,
     Fingerprint,
@@ -25,9 +27,23 @@ from aftermind.cli.dead_letters import (
 from aftermind.cli.terminal import err, out
 from aftermind.ledger.replay_protocol import CONCURRENCY, MAX_FAILURE_SHARE, RATE, NewPlan
 from aftermind.memory import Memory
-from aftermind.types.replay import DryRunResult, Estimate, PlanId, PlanState, ReplayMode, ReplayPlan
+from aftermind.types import JobState
+from aftermind.types.replay import (
+    DryRunResult,
+    Estimate,
+    ItemState,
+    JobFilter,
+    PlanId,
+    PlanState,
+    ReplayMode,
+    ReplayPlan,
+)
 
 PROGRESS_SECONDS = 0.5
+LINE_SECONDS = 5.0  # between lines of progress where no terminal shows them
+STILL_SECONDS = 20.0  # without progress and without a reason, before a hint that no worker may be running
+MAX_EXPLAINED_JOBS = 100
+LABELS = {ItemState.FAILED: "failed again", ItemState.DISCARDED: "discarded since it was planned"}
 
 PlanArgument = Annotated[str, typer.Argument(help="The plan's id, as in `create` and `list`.", show_default=False)]
 
@@ -118,21 +134,20 @@ def start(
     plan_id: PlanArgument,
     *,
     rate: Annotated[float | None, typer.Option(help="Jobs per second, instead of the plan's rate.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is completed, paused or aborted.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait until it is completed, paused or aborted. Progress is printed to stderr."),
+    ] = False,
 ) -> ReplayPlan:
     """Start or resume a plan. Workers of the queue memory.replay run it.
 
-    With --wait the exit code is 1 if the plan was paused or aborted, or if jobs failed again.
+    With --wait the exit code is 1 if the plan was paused or aborted, or if jobs failed again. While the provider of a
+    model is paused, its jobs wait, and so does this command.
     """
 
     async def work(memory: Memory) -> ReplayPlan:
         started = await memory.replays.start(PlanId(plan_id), rate=rate)
-        with err.status(_line(started)) as progress:  # shown on a terminal only
-            while wait and started.state is PlanState.RUNNING:
-                await asyncio.sleep(PROGRESS_SECONDS)
-                started = await memory.replays.get(started.id) or started
-                progress.update(_line(started))
-        return started
+        return await follow(memory, started) if wait else started
 
     found = _show(terminal.with_memory(work))
     if wait and not found.is_successful:
@@ -143,8 +158,55 @@ def start(
 @replay.command()
 @terminal.with_json
 def get(plan_id: PlanArgument) -> ReplayPlan:
-    """Show the progress of a plan."""
-    return _show(terminal.with_memory(lambda memory: _get(memory, plan_id)))
+    """Show the progress of a plan, and why its jobs wait."""
+
+    async def work(memory: Memory) -> tuple[ReplayPlan, str]:
+        found = await _get(memory, plan_id)
+        return found, await _why_waiting(memory, found)
+
+    found, why = terminal.with_memory(work)
+    _show(found)
+    if why:
+        out.print(f"waiting: {escape(why)}")
+    return found
+
+
+async def follow(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
+    """Wait until a plan runs no more. A terminal shows its progress, else a line is printed for each change."""
+    shown, shown_at = ("", False), -LINE_SECONDS
+    seen, moved_at = "", time.monotonic()
+    with err.status(progress_line(plan)) as progress:  # shown on a terminal only
+        while plan.state is PlanState.RUNNING:
+            now = time.monotonic()
+            line = progress_line(plan)
+            if line != seen or JobState.RUNNING in plan.successors:
+                seen, moved_at = line, now
+            why = await _why_waiting(memory, plan)
+            if not why and now - moved_at > STILL_SECONDS:
+                why = "no progress. A worker of memory.replay is needed: `aftermind worker --queues memory.replay`"
+            change = (line, bool(why))  # without the seconds of a pause, which change at each poll
+            progress.update(escape(f"{line}\n  waiting: {why}" if why else line))
+            if not err.is_terminal and change != shown and now - shown_at >= LINE_SECONDS:
+                shown, shown_at = change, now
+                err.print(escape(f"{line}; waiting: {why}" if why else line))
+            await asyncio.sleep(PROGRESS_SECONDS)
+            plan = await memory.replays.get(plan.id) or plan
+    return plan
+
+
+async def _why_waiting(memory: Memory, plan: ReplayPlan) -> str:
+    """What most of the plan's waiting jobs wait for: a pause, a budget, or the next attempt after an error."""
+    items = await memory.replays.list_items(plan.id, states=(ItemState.REPLAYED,), limit=MAX_EXPLAINED_JOBS)
+    ids = tuple(each.new_job_id for each in items if each.new_job_id is not None)
+    if not ids:
+        return ""
+    wanted = JobFilter(ids=ids, states=(JobState.QUEUED, JobState.RETRYING))
+    found = await memory.job_admin.list(wanted, limit=len(ids))
+    reasons = Counter((await jobs.hold_reasons(memory, found)).values())
+    if not reasons:
+        failed = (each for each in found if each.state is JobState.RETRYING)
+        reasons = Counter(f"the next attempt, after: {jobs.detail(each)}" for each in failed)
+    return next((reason for reason, _ in reasons.most_common(1)), "")
 
 
 async def _get(memory: Memory, plan_id: str) -> ReplayPlan:
@@ -220,18 +282,23 @@ def list_(
 
 def _show(found: ReplayPlan) -> ReplayPlan:
     out.print(f"[bold]{found.id}[/] {escape(found.name)}, by {escape(found.actor)}: {escape(found.reason)}")
-    out.print(_line(found))
+    out.print(progress_line(found))
     if found.note:
         out.print(escape(found.note))
     return found
 
 
-def _line(found: ReplayPlan) -> str:
+def progress_line(found: ReplayPlan) -> str:
+    """State and counts of a plan."""
     return f"{found.state}: {_counts(found)}"
 
 
 def _counts(found: ReplayPlan) -> str:
-    return ", ".join(f"{count} {state}" for state, count in sorted(found.counts.items()))
+    texts = {state: f"{found.counts[state]} {LABELS.get(state, state)}" for state in ItemState if state in found.counts}
+    if found.successors:
+        successors = ", ".join(f"{count} {state}" for state, count in sorted(found.successors.items()))
+        texts[ItemState.REPLAYED] += f" ({successors})"
+    return ", ".join(texts.values())
 
 
 def _print_estimate(estimate: Estimate) -> None:
@@ -247,7 +314,9 @@ def _print_estimate(estimate: Estimate) -> None:
     out.print(f"conflicts    {estimate.conflicts} have an unfinished job of the same effect and are merged into it")
     out.print(f"newer facts  {estimate.newer_facts} are of sessions with later extractions")
     if estimate.refused:
-        out.print(f"refused      {estimate.refused} cannot be replayed: forgotten, discarded since, or not dead any more")
+        out.print(
+            f"refused      {estimate.refused} cannot be replayed: forgotten, discarded since, or not dead any more"
+        )
 
 
 def _shadowed(found: Sequence[DryRunResult]) -> Table:

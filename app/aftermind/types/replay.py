@@ -149,7 +149,7 @@ class ReplayPlan:
 
     `rate` is in jobs per second, `concurrency` the maximum number of unfinished successors. The plan pauses
     automatically if more than `max_failure_share` of the last 50 finished items, at least ten, are dead again; `note`
-    then has the reason.
+    then has the reason. `successors` has the states of the successors of items that are `replayed`.
     """
 
     id: PlanId
@@ -168,6 +168,7 @@ class ReplayPlan:
     started_at: datetime | None
     finished_at: datetime | None
     counts: Mapping[ItemState, int] = field(default_factory=dict)
+    successors: Mapping[JobState, int] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -1,24 +1,31 @@
 """A provider that refuses our key is said loudly: nothing else shows why its jobs wait."""
 
 import asyncio
+import json
 import os
 import re
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from aftermind import JobFilter, JobKind, errors
 from aftermind.api.address_resolution import Addresses
 from aftermind.cli import doctor_checks
 from aftermind.cli.doctor_checks import Verdict
+from aftermind.db.engine import PostgresDatabase
+from aftermind.ledger.replay_protocol import NewPlan
 from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES, ProviderLimiter
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_keys import Keys
-from tests.support.fork_server import run_module
+from tests.support.dead_letters import Letters
+from tests.support.fork_server import run_module, start_module
+from tests.support.replay_engine import SteppedReplays
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, psql_async
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 async def _refuse(redis_url: str) -> None:
@@ -186,3 +193,42 @@ async def test_a_spent_budget_holds_what_it_counts_until_its_day_ends(
     assert len(jobs) == 4
     assert {job.kind for job in jobs if job.id in reasons} == held
     assert all(reason.endswith("wait until 00:00 UTC") for reason in reasons.values())
+
+
+async def test_a_replay_that_is_awaited_prints_how_far_its_jobs_are_and_the_pause_that_they_wait_for(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    env = os.environ | {"AFTERMIND_DATABASE_URL": database.app_url, "AFTERMIND_RELAY_URL": database.relay_url}
+    env |= {"AFTERMIND_BROKER_URL": redis_url, "AFTERMIND_STATE_DIR": str(tmp_path), "OPENAI_API_KEY": "k"}
+    env |= {"AFTERMIND_EXTRACTOR": "openai:gpt-5-mini", "AFTERMIND_EMBEDDER": "hash"}
+    await _refuse(redis_url)
+    async with closing(PostgresDatabase(database.url)) as db:
+        letters, replays = Letters(await asyncpg.connect(database.url)), SteppedReplays(db)
+        await letters.mark_dead(2, kind="extract")
+        new = NewPlan(name="again", reason="the provider is back", actor="ops", rate=100)
+        plan = await replays.create(JobFilter(namespace="default"), new)
+        errors_file = tmp_path / "stderr"
+        with errors_file.open("wb") as err, (tmp_path / "stdout").open("wb") as out:
+            command = ["aftermind.cli", "replay", "start", plan.id, "--wait"]
+            process = await asyncio.to_thread(start_module, command, env=env, output=out, errors=err)
+        await wait_until(
+            lambda: "running: 2 waiting" in errors_file.read_text(), description="the command prints the first line"
+        )
+        await replays.step(plan.id)
+        await wait_until(
+            lambda: "running: 2 replayed (2 queued); waiting: openai is paused for" in errors_file.read_text(),
+            description="the command prints the pause",
+        )
+        got = await asyncio.to_thread(run_module, ["aftermind.cli", "replay", "get", plan.id], env=env)
+        as_json = await asyncio.to_thread(run_module, [*command[:2], "get", plan.id, "--json"], env=env)
+        await letters.end("done")
+        await replays.step(plan.id)
+        code = await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
+        await letters.connection.close()
+
+    assert (code, (tmp_path / "stdout").read_text().splitlines()[1]) == (0, "done: 2 done")
+    lines = got.stdout.splitlines()
+    assert lines[1] == "running: 2 replayed (2 queued)"
+    assert lines[2].startswith("waiting: openai is paused for")
+    found = json.loads(as_json.stdout)
+    assert (found["counts"], found["successors"]) == ({"replayed": 2}, {"queued": 2})

@@ -10,7 +10,7 @@ from aftermind.db.engine import PostgresDatabase
 from aftermind.ledger.postgres import replay_plans
 from aftermind.ledger.postgres.ledger import PostgresLedger
 from aftermind.ledger.replay_protocol import NewPlan, Step
-from aftermind.types import JobKind
+from aftermind.types import JobKind, JobState
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from tests.support.dead_letters import Letters
 from tests.support.replay_engine import SteppedReplays as Replays
@@ -268,6 +268,7 @@ async def test_a_discard_that_commits_while_a_plan_runs_takes_its_job_out(
     found = await replays.get(plan.id)
     assert found is not None
     assert found.counts == {ItemState.REPLAYED: 1, ItemState.DISCARDED: 1}
+    assert found.successors == {JobState.QUEUED: 1}
     assert await letters.successors() == {kept: 1}
     assert await letters.states() == {"replayed": 1, "queued": 1, "discarded": 1}
 

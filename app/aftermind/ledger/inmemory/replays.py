@@ -1,5 +1,6 @@
 """Replay plans of one process: at the rate of the plan, run by the in-process queue."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -460,8 +461,11 @@ def _items(tx: Transaction, kept: KeptPlan) -> list[ReplayItem]:
 
 
 def _shown(tx: Transaction, kept: KeptPlan) -> ReplayPlan:
-    states = [each.state for each in _items(tx, kept)]
-    return replace(kept.plan, counts={state: states.count(state) for state in ItemState if state in states})
+    items, jobs = _items(tx, kept), jobs_table(tx)
+    counts = Counter(each.state for each in items)
+    found = [jobs.get(each.new_job_id) for each in items if each.state is ItemState.REPLAYED and each.new_job_id]
+    successors = Counter(JobState.DONE if each is None else each.job.state for each in found)  # a deleted one was done
+    return replace(kept.plan, counts=dict(counts), successors=dict(successors))
 
 
 def _with_jobs(tx: Transaction, item: ReplayItem) -> ReplayItem:

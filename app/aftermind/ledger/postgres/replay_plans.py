@@ -36,6 +36,13 @@ _COUNTS = """
         SELECT i.state, count(*) AS items FROM aftermind.replay_items i
         WHERE i.plan_id = aftermind.replay_plans.id GROUP BY 1) AS counted)
 """
+# Index `replay_items_replayed`. A deleted successor was done.
+_SUCCESSORS = """
+    (SELECT coalesce(jsonb_object_agg(counted.state, counted.jobs), '{}') FROM (
+        SELECT coalesce(j.state, 'done') AS state, count(*) AS jobs
+        FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.new_job_id
+        WHERE i.plan_id = aftermind.replay_plans.id AND i.state = 'replayed' GROUP BY 1) AS counted)
+"""
 
 # Moves a plan from one of some states into another; locks its row, so it waits for a step that runs.
 _MOVE = text(
@@ -282,7 +289,8 @@ def _freeze(plan_id: PlanId, wanted: JobFilter, mode: ReplayMode) -> Any:  # Any
 
 
 def _plans() -> Select[Any]:
-    return select(REPLAY_PLANS, literal_column(_COUNTS, JSONB).label("counts"))
+    counted = {"counts": _COUNTS, "successors": _SUCCESSORS}
+    return select(REPLAY_PLANS, *(literal_column(sql, JSONB).label(name) for name, sql in counted.items()))
 
 
 def _items(plan_id: PlanId, states: Sequence[ItemState], limit: int) -> Select[Any]:
@@ -313,6 +321,7 @@ def _plan(row: Row[Any]) -> ReplayPlan:
         started_at=row.started_at,
         finished_at=row.finished_at,
         counts={ItemState(state): count for state, count in row.counts.items()},
+        successors={JobState(state): count for state, count in row.successors.items()},
     )
 
 

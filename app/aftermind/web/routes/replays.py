@@ -47,7 +47,10 @@ class NoteIn(schemas.Shape):
 
 
 class PlanOut(schemas.Shape):
-    """A plan with the counts of its items. It pauses if too many fail again; `note` then has the reason."""
+    """A plan with the counts of its items. It pauses if too many fail again; `note` then has the reason.
+
+    `successors` has the states of the jobs of items that are `replayed`.
+    """
 
     id: str
     name: str
@@ -65,6 +68,7 @@ class PlanOut(schemas.Shape):
     started_at: datetime | None
     finished_at: datetime | None
     counts: dict[ItemState, int]
+    successors: dict[str, int]
 
 
 class ItemOut(schemas.Shape):
