@@ -401,7 +401,7 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
         ("I have a friend with a son named Leo and a daughter named Mia.", []),
         ("I have a friend with a dog named Leo and a cat named Mia.", []),
         ("We're married to the idea.", []),
-        ("We've been married for ten years.", ["relationship_status married"]),
+        ("We've been married for ten years.", ["relationship_status married >2014-01-01"]),
         (
             "I've been single since May.",
             ["relationship_status single >2024-05-01", "~spouse  <2024-05-01", "~has_partner  <2024-05-01"],
