@@ -39,6 +39,9 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
     assert [shown(claim) for claim in said] == ["lives_in Rome >2016-01-01", "lives_in Rome"]
 
 
+LEFT_ACME = [f"~{each} Acme <2024-06-12" for each in ("lives_in", "works_at", "attends")]
+
+
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
@@ -276,6 +279,50 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
         ("I've been vegetarian for ten years.", ["diet vegetarian >2014-01-01"]),
         ("I've been vegetarian for twenty years.", []),
         ("My favorite film is Alien.", ["favorite_movie Alien"]),
+        # numbers that are no age
+        ("I'm 1.80 m tall.", []),
+        ("I am 1,75 m tall.", []),
+        ("I'm 2 years older than my sister.", []),
+        ("Ich bin 1,80 m groß.", []),
+        ("Tengo 5 años menos que mi hermana.", []),
+        # what follows an ended job or home
+        ("I left Acme and joined Globex.", [*LEFT_ACME, "works_at Globex"]),
+        ("I left Acme and now work at Globex.", [*LEFT_ACME, "works_at Globex >2024-06-12"]),
+        ("I left Acme and joined Tom for dinner.", LEFT_ACME),
+        (
+            "I no longer live in Porto, I'm in Madrid now.",
+            ["lives_in Porto <2024-06-12", "lives_in Madrid >2024-06-12"],
+        ),
+        ("I no longer live in Porto, I'm in Madrid this week.", ["lives_in Porto <2024-06-12"]),
+        # lists of illnesses
+        ("I have asthma and diabetes.", ["has_condition asthma", "has_condition diabetes"]),
+        ("Ich habe Asthma und Diabetes.", ["has_condition Asthma", "has_condition Diabetes"]),
+        ("J'ai de l'asthme et du diabète.", ["has_condition asthme", "has_condition diabète"]),
+        ("Tengo asma y diabetes.", ["has_condition asma", "has_condition diabetes"]),
+        ("I'm allergic to nuts and have asthma.", ["allergic_to nuts", "has_condition asthma"]),
+        ("I love people who sing and have asthma.", ["likes people who sing"]),
+        (
+            "I'm divorced and have three kids.",
+            ["has_children three kids", "relationship_status divorced", "~spouse  <2024-06-12"],
+        ),
+        # what narrows a preference down
+        ("I prefer meetings after lunch.", []),
+        ("I hate calls before 10.", []),
+        ("I prefer tea in the morning.", ["prefers tea in the morning"]),
+        # articles of names
+        ("I live in The Hague.", ["lives_in The Hague"]),
+        ("I live in the Netherlands.", ["lives_in Netherlands"]),
+        ("I work at The Guardian.", ["works_at The Guardian"]),
+        ("J'habite à La Rochelle.", ["lives_in La Rochelle"]),
+        ("Vivo en La Paz.", ["lives_in La Paz"]),
+        ("Trabajo en El Corte Inglés.", ["works_at El Corte Inglés"]),
+        ("Ich arbeite bei Die Zeit.", ["works_at Die Zeit"]),
+        # names of pets
+        ("I have a dog that's called Rex.", ["has_pet Rex"]),
+        ("I have a dog whose name is Rex.", ["has_pet Rex"]),
+        ("I have a cat, Miso.", ["has_pet Miso"]),
+        ("I have a cat, Siamese.", ["has_pet a cat"]),
+        ("Wir haben einen Hund, der heißt Balu.", ["has_pet Balu"]),
         # times by their distance
         ("Ich bin vor zwei Jahren nach Hamburg gezogen.", ["lives_in Hamburg >2022-01-01"]),
         ("J'ai déménagé à Lyon il y a deux ans.", ["lives_in Lyon >2022-01-01"]),
@@ -773,6 +820,7 @@ BELIEVED = (
     ("has_partner", "Eva"),
     ("favorite_color", "green"),
     ("allergic_to", "Nüsse"),
+    ("diet", "Veganerin"),
 )
 
 
@@ -784,6 +832,7 @@ BELIEVED = (
         ("I meant the blue bus, not the red one.", []),
         ("It's red, not green.", []),  # the light
         ("I meant the band, not Berlin.", []),
+        ("Ich bin nicht mehr vegan.", ["~diet Veganerin <2024-06-12"]),
         ("I meant the search engine, not Google.", []),
         ("Ich meinte Erdnüsse, nicht Nüsse.", ["-allergic_to Nüsse", "allergic_to Erdnüsse"]),
         ("I left Google.", ["works_at Google <2024-06-12"]),

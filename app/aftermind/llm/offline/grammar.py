@@ -102,6 +102,7 @@ class Grammar:
     engaged: frozenset[str]  # statuses that end with a partner
     not_names: frozenset[str]
     kin: Mapping[str, str]
+    variants: Mapping[str, frozenset[str]]  # of a word, with it: what ends one ends the others
     favorites: Mapping[str, str]
     status_ends: Mapping[str, str]  # by a status of a relationship, the predicates that it ends
     dates: Mapping[str, str]
@@ -170,6 +171,7 @@ def grammar_of(language: str) -> Grammar:
         language=language,
         rules=tuple(rule for each in data["rules"] for rule in _rules(each, macros, either)),
         kin=data.get("kin", {}),
+        variants=_variants(data.get("variants", {})),
         favorites=data.get("favorites", {}),
         status_ends=data["status_ends"],
         dates=data.get("dates", {}),
@@ -251,6 +253,11 @@ def _form(form: str, macros: Mapping[str, str]) -> re.Pattern[str]:
 
 def _expanded(text: str, macros: Mapping[str, str]) -> str:
     return _MACRO.sub(lambda found: macros.get(found[1], found[0]), text)
+
+
+def _variants(listed: Mapping[str, str]) -> Mapping[str, frozenset[str]]:
+    groups = [frozenset({word, *others.split()}) for word, others in listed.items()]
+    return {word: group for group in groups for word in group}
 
 
 def _stops(listed: str) -> re.Pattern[str]:

@@ -91,14 +91,17 @@ def _names(
     found: list[str] = []
     place = end = 0
     while place < len(tokens) and len(found) < MAX_ITEMS:
-        if not is_uncased and tokens[place].low in grammar.name_articles and _is_name(tokens, place + 1, grammar):
-            place += 1
-        last = _name_end(tokens, place, grammar, is_uncased=is_uncased)
+        first = place
+        has_article = not is_uncased and tokens[place].low in grammar.name_articles and place + 1 < len(tokens)
+        is_part = has_article and _is_capital(tokens[place])  # "The Hague", "La Paz", but "the Netherlands"
+        if has_article and (_is_name(tokens, place + 1, grammar) or (is_part and _is_capital(tokens[place + 1]))):
+            place, first = place + 1, place if is_part else place + 1
+        last = _name_end(tokens, place, grammar, is_uncased=is_uncased, is_begun=first < place)
         if last == place:
             break
         if not many:
             last = _joined_end(tokens, place, last, grammar, joins=joins)
-        found.append(rest[tokens[place].start : tokens[last - 1].end])
+        found.append(rest[tokens[first].start : tokens[last - 1].end])
         place, end = last, tokens[last - 1].end
         if not many:
             break
@@ -107,7 +110,7 @@ def _names(
     return found, end
 
 
-def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased: bool) -> int:
+def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased: bool, is_begun: bool = False) -> int:
     start = place
     if is_uncased:
         while place < len(tokens) and place - start < MAX_UNCASED_WORDS and _is_word(tokens[place]):
@@ -116,7 +119,7 @@ def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased:
             place += 1
         return place
     while place < len(tokens) and place - start < MAX_NAME_WORDS:
-        if _is_name(tokens, place, grammar) if place == start else _goes_on(tokens[place], grammar):
+        if _goes_on(tokens[place], grammar) if is_begun or place > start else _is_name(tokens, place, grammar):
             place += 1
         elif place > start and tokens[place].low in grammar.connectors and _is_name(tokens, place + 1, grammar):
             if tokens[place].low in ("in", "on"):

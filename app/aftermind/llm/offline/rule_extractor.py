@@ -306,6 +306,8 @@ class _Sentence:
                     yield self._end_of("relationship_status", status, match, end or said_at, latest)
             case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
+            case FormEffect.NOT if other := self._variant_of(predicate, found):
+                yield self._end_of(predicate, other, match, said_at, None)
             case FormEffect.NOT if self._grammar.ended.search(self._text):
                 yield self._claim(predicate, found, valid_to=said_at)
             case FormEffect.NOT:
@@ -357,6 +359,12 @@ class _Sentence:
             and (among == ["*"] or each.predicate in among or each.predicate.partition("_")[0] in among)
         ]
         return mine[-1:]
+
+    def _variant_of(self, predicate: str, found: str) -> str | None:
+        """The object that is believed in another form of the word: "Veganerin" of "vegan"."""
+        group = self._grammar.variants.get(found.lower(), frozenset()) - {found.lower()}
+        known = [each.object for each in self._beliefs if each.predicate == predicate and each.object.lower() in group]
+        return known[-1] if known else None
 
     def _corrected(self, found: str, wrong: Sequence[str], among: Sequence[str]) -> Iterator[Assertion]:
         known = [belief for name in wrong for belief in self._believed(name, among)]
