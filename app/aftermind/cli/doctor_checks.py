@@ -207,7 +207,11 @@ async def no_replica() -> list[Finding]:
     return [Finding(what="replicas", seen="none", verdict=Verdict.GOOD, remedy=remedy)]
 
 
-@reports_failure("Redis", "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_REDIS_URL.")
+@reports_failure(
+    "Redis",
+    "Start it (`aftermind up` for the embedded one), or correct AFTERMIND_BROKER_URL or its file (and "
+    "AFTERMIND_REDIS_URL, if it is set).",
+)
 async def redis(url: str, settings: Settings) -> list[Finding]:
     """Redis: whether it answers, keeps what it is given, and never evicts; of a cluster, each of its primaries."""
     link = RedisLink(url, timeout=2.0, name="aftermind-doctor")
