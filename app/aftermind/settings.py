@@ -545,7 +545,7 @@ class Settings(BaseSettings):
     namespace_tokens_per_day: int = Field(
         0,
         ge=0,
-        description="Tokens (input and output, without embeddings) that language models may use for one namespace in a day (UTC); beyond it, its jobs wait. 0: no limit.",
+        description="Tokens (input and output, without embeddings) that language models may use for one namespace in a day (UTC); beyond it, its jobs wait. Calls that run at that moment end, and exceed it. 0: no limit.",
     )
     namespace_usd_per_day: float = Field(
         0.0,

@@ -677,7 +677,7 @@ def _sung(queue: str, wait: float | None) -> Finding:
         return Finding(what=f"queue {queue}", seen=f"a worker consumed the probe in {1000 * wait:.0f} ms")
     remedy = (
         "If `aftermind jobs processes` lists a worker of this queue, it is busy, for example with a model that does "
-        "not answer, it waits for Postgres, or it is frozen (heartbeat: none since): continue it by `kill -CONT`, or "
+        "not answer, it waits for Postgres, or it is frozen (its heartbeat is old): continue it by `kill -CONT`, or "
         f"restart it. If `aftermind status` shows one as held, release it; otherwise run "
         f"`aftermind worker --queues {queue}`."
     )
