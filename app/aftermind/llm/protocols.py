@@ -46,7 +46,7 @@ class TurnText:
 
     @property
     def speaker(self) -> str | None:
-        """The name of the person who speaks; None for a tool, whose facts are about the user."""
+        """The name of a speaker; None for a tool: its facts are about the user."""
         return None if self.role is Role.TOOL else self.name
 
 
