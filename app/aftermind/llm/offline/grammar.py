@@ -62,6 +62,7 @@ class FormRule:
     is_cased: bool  # only where the object has a capital letter and the writer uses them
     is_taste: bool  # of kinds of things: "the color" and what a relative clause narrows down are not meant
     is_closed: bool  # only where nothing but punctuation or a stop follows the object
+    is_successor: bool  # only where `was` is believed: "I left Acme and joined Hooli"
     is_believed: bool  # only of an object that is believed; the sentence needs no first person then ("Miso died")
 
 
@@ -125,6 +126,7 @@ class Grammar:
     verbs: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
+    sequel: re.Pattern[str]  # at the end of what is before a clause: it is later than the one before it
     main_clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a comma or a conjunction
     first_person_word: re.Pattern[str]
     bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
@@ -197,6 +199,7 @@ def grammar_of(language: str) -> Grammar:
         ),
         stops=_stops(data["stops"]),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
+        sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
         first_person_word=re.compile(rf"(?<![\w'])(?:{_alternation(words['first_person'])})(?![\w'])", re.IGNORECASE),
         bare_year=_pattern(data.get("bare_year", "(?!)")),
@@ -230,6 +233,7 @@ def _rules(data: Mapping[str, Any], macros: Mapping[str, str], either: str) -> S
             is_cased=data.get("cased", False),
             is_taste=data.get("is_taste", False),
             is_closed=data.get("closed", False),
+            is_successor=data.get("succeeds", False),
             is_believed=data.get("believed", False),
         )
         for kind in map(ObjectKind, data["object"].split())

@@ -92,11 +92,10 @@ def _names(
     place = end = 0
     while place < len(tokens) and len(found) < MAX_ITEMS:
         first = place
-        has_article = not is_uncased and tokens[place].low in grammar.name_articles and place + 1 < len(tokens)
-        is_part = has_article and _is_capital(tokens[place])  # "The Hague", "La Paz", but "the Netherlands"
-        if has_article and (_is_name(tokens, place + 1, grammar) or (is_part and _is_capital(tokens[place + 1]))):
-            place, first = place + 1, place if is_part else place + 1
-        last = _name_end(tokens, place, grammar, is_uncased=is_uncased, is_begun=first < place)
+        if not is_uncased and tokens[place].low in grammar.name_articles and _is_name(tokens, place + 1, grammar):
+            place += 1
+            first += tokens[first].text != "The"  # "The Hague", which is compared without it, but "the Netherlands"
+        last = _name_end(tokens, place, grammar, is_uncased=is_uncased)
         if last == place:
             break
         if not many:
@@ -110,7 +109,7 @@ def _names(
     return found, end
 
 
-def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased: bool, is_begun: bool = False) -> int:
+def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased: bool) -> int:
     start = place
     if is_uncased:
         while place < len(tokens) and place - start < MAX_UNCASED_WORDS and _is_word(tokens[place]):
@@ -119,7 +118,7 @@ def _name_end(tokens: list[_Token], place: int, grammar: Grammar, *, is_uncased:
             place += 1
         return place
     while place < len(tokens) and place - start < MAX_NAME_WORDS:
-        if _goes_on(tokens[place], grammar) if is_begun or place > start else _is_name(tokens, place, grammar):
+        if _is_name(tokens, place, grammar) if place == start else _goes_on(tokens[place], grammar):
             place += 1
         elif place > start and tokens[place].low in grammar.connectors and _is_name(tokens, place + 1, grammar):
             if tokens[place].low in ("in", "on"):

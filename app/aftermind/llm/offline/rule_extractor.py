@@ -190,8 +190,8 @@ class _Sentence:
     def claims(self) -> list[Assertion]:
         found: list[_Placed] = []
         for rule, match in self._matches():
-            found += [_Placed(match.start(), self._is_past(match), each) for each in self._claims_of(rule, match)]
-        return [_until_the_next(each, found) for each in found]
+            found += [_Placed(match, self._is_past(match), each) for each in self._claims_of(rule, match)]
+        return [self._until_the_next(each, found) for each in found]
 
     def _matches(self) -> Iterator[tuple[FormRule, re.Match[str]]]:
         text, grammar = self._text, self._grammar
@@ -253,6 +253,10 @@ class _Sentence:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
+        if rule.is_successor and not any(
+            self._believed(each, [rule.predicate]) for each in self._names(rule, match["was"])
+        ):
+            return
         if objects and rule.listed is not None:
             more, end = self._listed(rule.listed, match.start("o"), end)
             objects = [*objects, *more]
@@ -417,13 +421,27 @@ class _Sentence:
             quote=self._whole if self._whole in self._turn.content else None,
         )
 
-    def _is_past(self, match: re.Match[str]) -> bool:
-        """Whether the words of the form around its object are of a change: "I moved to", "ich bin nach … gezogen"."""
+    def _around_object(self, match: re.Match[str]) -> str:
+        """The words of a form, up to its object where that is at the end: "ich bin vor zwei Jahren nach … gezogen"."""
         is_inner = match.end("o") < match.end()
-        return (
-            self._grammar.past.search(self._text[match.start() : match.end() if is_inner else match.start("o")])
-            is not None
-        )
+        return self._text[match.start() : match.end() if is_inner else match.start("o")]
+
+    def _is_past(self, match: re.Match[str]) -> bool:
+        return self._grammar.past.search(self._around_object(match)) is not None
+
+    def _until_the_next(self, placed: "_Placed", all_placed: Sequence["_Placed"]) -> Assertion:
+        """The claim; a change without a time ends at the next one: "I moved to Rome, then moved to Oslo in 2020"."""
+        claim = placed.claim
+        is_dated = claim.valid_from is not None or claim.valid_to is not None
+        is_single = predicates.cardinality(claim.predicate) is Cardinality.SINGLE
+        if is_dated or not placed.is_change or not is_single or claim.operation is not Operation.ASSERT:
+            return claim
+        for match, is_change, later in all_placed:
+            between = self._text[placed.match.start("o") : match.start()]
+            is_next = is_change and self._grammar.sequel.search(between) and later.predicate == claim.predicate
+            if is_next and later.valid_from is not None:
+                return replace(claim, valid_to=later.valid_from, latest_at=later.latest_at)
+        return claim
 
     def _validity(self, rule: FormRule, match: re.Match[str], rest: str) -> _Validity:
         """Start and end, as far as the words state them; an ending never has a start in the future."""
@@ -431,15 +449,15 @@ class _Sentence:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
         start, end = match.start(), len(self._text) - len(rest)
-        words, is_past = self._clause_around(start, end), self._is_past(match)
-        if is_past or grammar.ago.match(rest.lstrip(" ")):
+        words = self._clause_around(start, end)
+        if grammar.ago.search(self._around_object(match)) or grammar.ago.match(rest.lstrip(" ")):
             words = grammar.ago.sub(lambda found: f"{_duration_in_english(grammar, found)} ago", words)
         if grammar.dates:
             words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
         ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
         if dates.find(_NOW.sub("", words), said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
-            if ends or is_past:
+            if ends or self._is_past(match):
                 words = grammar.weekday_words.sub(lambda found: grammar.weekdays[found.group().lower()], words)
             elif lasted := self._duration(rule, start, end):
                 words = f"since {_duration_in_english(grammar, lasted)} ago"
@@ -475,24 +493,11 @@ class _Sentence:
 
 
 class _Placed(NamedTuple):
-    """A claim, where its form begins in the sentence, and whether the form is of a change: "I moved to"."""
+    """A claim, its form in the sentence, and whether the form is of a change: "I moved to"."""
 
-    start: int
+    match: re.Match[str]
     is_change: bool
     claim: Assertion
-
-
-def _until_the_next(placed: _Placed, all_placed: Sequence[_Placed]) -> Assertion:
-    """The claim; without a time, a change ends at the next one: "I moved to Rome, then moved to Oslo in 2020"."""
-    claim = placed.claim
-    is_dated = claim.valid_from is not None or claim.valid_to is not None
-    is_single = predicates.cardinality(claim.predicate) is Cardinality.SINGLE
-    if is_dated or not placed.is_change or not is_single or claim.operation is not Operation.ASSERT:
-        return claim
-    for start, is_change, later in all_placed:
-        if start > placed.start and is_change and later.predicate == claim.predicate and later.valid_from is not None:
-            return replace(claim, valid_to=later.valid_from, latest_at=later.latest_at)
-    return claim
 
 
 def _duration_in_english(grammar: Grammar, duration: re.Match[str]) -> str:
