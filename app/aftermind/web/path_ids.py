@@ -22,7 +22,7 @@ UserPath = Annotated[
     Path(
         min_length=1,
         max_length=MAX_ID_BYTES,
-        description="User id, percent-encoded (`/` as `%2F`); `-` with `anonymous=true` for the anonymous user.",
+        description="User id, percent-encoded (`/` as `%2F`); `-` only with `anonymous=true`, for the anonymous user.",
     ),
 ]
 IsAnonymous = Annotated[bool, Query(description="Use the anonymous user; the user in the path must be `-`.")]
@@ -61,6 +61,9 @@ async def named_user(user_id: UserPath, *, anonymous: IsAnonymous = False) -> st
     if not anonymous:
         if user_id.startswith(GROUP_PREFIX):
             raise errors.InvalidScope("user_id", user_id, "it is a group. Use /v1/groups/{group}/…?user_id=MEMBER.")
+        if user_id == ANONYMOUS:
+            why = "in a path it is the anonymous user. Add ?anonymous=true to name it."
+            raise errors.InvalidScope("user_id", user_id, why)
         return user_id
     if user_id != ANONYMOUS:
         why = f"with anonymous=true the user in the path must be {ANONYMOUS!r}: a request is about one user."
