@@ -80,6 +80,9 @@ class Agent:
     their results too, in pairs; otherwise it has the messages of the user and the answers. After `max_steps` rounds of
     tool calls in one run the model is asked once more, to answer without tools (`AgentResult.finish_reason`). Images
     and files are not kept: the model gets those of `messages=` alone.
+
+    `history_messages` is the number of the session's latest messages that the model gets. A run without a `session_id`
+    is a conversation by itself: it has no history, and only recall connects it with former runs.
     """
 
     def __init__(
@@ -168,8 +171,9 @@ class Agent:
     ) -> AsyncGenerator[AgentEvent, None]:
         """Answer piece by piece, with the events of memory and tools; the last item is the result.
 
-        If the caller stops in the middle, the turn is remembered with the part sent so far, marked `interrupted`.
-        A repeated run adds its whole answer.
+        If the caller stops or the model raises in the middle, the turn is remembered with the part sent so far, marked
+        `interrupted`. A repeated run adds its whole answer. With an `idempotency_key` there are two
+        `MemoryUpdateQueued`: of the prompt and of the answer.
         """
         run = self._begin(prompt, messages, user_id, session_id, namespace, metadata)
         run.key(idempotency_key)
