@@ -15,6 +15,7 @@ from aftermind.facts.bitemporal_resolution import Changes, decide
 from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.learned_procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
+from aftermind.facts.replaced_facts import replaced_facts
 from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
@@ -31,7 +32,11 @@ MAX_HOPS = 5  # of a graph: most facts of a user are within three of each other
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The sources of a fact: its episodes, its extractor (`user`: stated by a call), and the facts that it replaced."""
+    """The sources of a fact: its episodes, its extractor (`user`: stated by a call), and the facts that it replaced.
+
+    `replaced` has the former object of a single-valued predicate, which ended when this fact began, and the fact that a
+    correction put this one in the place of.
+    """
 
     fact: Fact
     episodes: tuple[Episode, ...]
@@ -363,12 +368,8 @@ class Facts:
                 return None
             episodes = await self._parts.store.episodes(tx, owner, found.sources)
             rows = await self._parts.store.facts(tx, owner, predicate=found.predicate, history=True, limit=EVERY_FACT)
-        replaced = [
-            row
-            for row in rows
-            if row.superseded_at == found.recorded_at and predicates.same_text(row.subject, found.subject)
-        ]
-        return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor, replaced=tuple(replaced))
+        replaced = tuple(replaced_facts(found, rows))
+        return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor, replaced=replaced)
 
     async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:
         """The cardinalities that the namespace has set for predicates; models and rules decide about others."""

@@ -88,7 +88,7 @@ def _undo_rows(
             ends = before.valid_to or _next_start(before, [row for row in believed.values() if row is not fact])
             put(fact, sources=left, valid_from=before.valid_from, valid_to=ends, strength=max(1, fact.strength - 1))
     for fact in gone:
-        for ended in [each for each in believed.values() if _was_ended_by(each, fact)]:
+        for ended in [each for each in believed.values() if was_ended_by(each, fact)]:
             put(ended, valid_to=_next_start(ended, believed.values()))
     return changes
 
@@ -117,12 +117,15 @@ def _without(fact: Fact, rows: Sequence[Fact], undone: frozenset[EpisodeId]) -> 
     return max(sound, key=lambda row: row.recorded_at, default=None)
 
 
-def _was_ended_by(earlier: Fact, fact: Fact) -> bool:
-    """Whether it stopped because `fact` began: another object of a single-valued predicate, or the opposite."""
+def was_ended_by(earlier: Fact, fact: Fact) -> bool:
+    """Whether it stopped because `fact` began: another object of a single-valued predicate or of the same kind ("light
+    mode"), or the opposite.
+    """
     if earlier.valid_to is None or not predicates.same_text(earlier.subject, fact.subject):
         return False
     is_at_once = earlier.valid_to in (fact.valid_from, earlier.valid_from)
-    if earlier.predicate == fact.predicate and fact.cardinality is Cardinality.SINGLE:
+    is_exclusive = predicates.excludes(fact.predicate, fact.object, earlier.object)
+    if earlier.predicate == fact.predicate and (fact.cardinality is Cardinality.SINGLE or is_exclusive):
         return earlier.valid_to == fact.valid_from
     is_opposite = predicates.OPPOSITES.get(fact.predicate) == earlier.predicate
     return is_opposite and is_at_once and predicates.same_text(earlier.object, fact.object)
