@@ -9,6 +9,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.profile_amendment import amended_traits, replaced_by_calls, updated_traits
 from aftermind.llm.injection import detect
+from aftermind.llm.profile_schema import ANY_TRAITS
 from aftermind.llm.protocols import Profiler
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Episode, EpisodeId, JobId, JobKind, Json, Lease, Profile, Scope, Trait
@@ -123,12 +124,13 @@ async def _corrected(
     now = runtime.clock.utc_now()
     profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
     is_by_rules = runtime.profiler is not None and runtime.profiler.name == RULES
-    newer = updated_traits(profile, rows, now=now, follows_facts=is_by_rules)
+    fitted = (runtime.profile_schema or ANY_TRAITS).fitted
+    newer = updated_traits(profile, rows, now=now, fitted=fitted, follows_facts=is_by_rules)
     ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
     if not ended:
         return newer
     said = await runtime.store.recorded_assertions(tx, owner, ended)
-    return {**amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=now), **newer}
+    return {**amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=now, fitted=fitted), **newer}
 
 
 def _traits(

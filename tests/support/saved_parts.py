@@ -1,6 +1,8 @@
 """Traits that somebody wants of a profile, as a Pydantic model of their own."""
 
-from pydantic import BaseModel, Field
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, Field
 
 
 class TurnCount(BaseModel):
@@ -20,3 +22,9 @@ class Spelling(BaseModel):
     """The same trait, wanted as a list."""
 
     turns_seen: list[str] = []
+
+
+class Years(BaseModel):
+    """A number that is read from a text like "34 years"."""
+
+    age: Annotated[int, BeforeValidator(lambda given: str(given).split()[0])]

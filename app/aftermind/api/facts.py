@@ -16,6 +16,7 @@ from aftermind.facts.graph import FactGraph, neighbourhood
 from aftermind.facts.learned_procedures import PROCEDURE, with_feedback
 from aftermind.facts.profile_amendment import amended_traits
 from aftermind.facts.replaced_facts import replaced_facts
+from aftermind.llm.profile_schema import ANY_TRAITS, ProfileSchema, profile_schema
 from aftermind.stores import apply_fact_changes, feedback_counts
 from aftermind.stores.protocol import EVERY_FACT
 from aftermind.types import Cardinality, Episode, EpisodeId, Fact, FactId, Scope
@@ -427,9 +428,17 @@ class Facts:
         await apply_fact_changes.write(store, tx, owner, changes, at=now)
         if changes.superseded and (profile := await store.profile(tx, owner)):
             after = [replace(row, superseded_at=now) if row.id in changes.superseded else row for row in rows]
-            if traits := amended_traits(profile, changes.superseded, [*after, *changes.added], now=now):
+            fitted = _profile_schema(self._parts.settings.profile_schema).fitted
+            if traits := amended_traits(profile, changes.superseded, [*after, *changes.added], now=now, fitted=fitted):
                 await store.merge_profile(tx, owner, traits, at=now)
         return changes
+
+
+def _profile_schema(given: str | None) -> ProfileSchema:
+    try:
+        return profile_schema(given) or ANY_TRAITS
+    except errors.InvalidSettings:  # only the workers need to have the model
+        return ANY_TRAITS
 
 
 def _same_as(alias: str, entity: str) -> Assertion:

@@ -1,27 +1,34 @@
 """What a profile loses or changes when a call ends a fact, or when a newer fact is there. Pure."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from aftermind.facts import predicates
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Json, Profile, Trait
 from aftermind.types.assertion import BY_USER, Operation, RecordedAssertion
 from aftermind.types.fact import USER
 
+Fitted = Callable[[str, Json], Json]  # a trait's value in the type of the profile's schema; None if it does not fit
+
 _NO_LONGER = re.compile(r"no longer (?P<object>.+) since [\d-]{10}")  # as `llm.offline.summaries` writes it
+_FINITE = ConfigDict(allow_inf_nan=False)
+MAX_NUMBER = 2**63  # JSON is written by orjson, whose integers have 64 bits
 
 
 def amended_traits(
-    profile: Profile, over: Collection[FactId], rows: Sequence[Fact], *, now: datetime
+    profile: Profile, over: Collection[FactId], rows: Sequence[Fact], *, now: datetime, fitted: Fitted
 ) -> Mapping[str, Trait | None]:
     """The traits that quote the object of a fact that is not true any more, with what took its place; None if nothing
     is left.
 
     `over` are superseded rows; those whose object is still true count for nothing. `rows` are all of the user. A trait
     rests on a fact if it draws on an episode of a row with the same subject and predicate, or is named as the predicate
-    ("Melanie likes").
+    ("Melanie likes"). Numbers and booleans count only where it is so named: another one of the same message is often
+    equal. Where the new object does not fit the trait, only the old one is removed.
     """
     traits, amended = dict(profile.traits), dict[str, Trait | None]()
     for old in sorted((row for row in rows if row.id in over), key=lambda row: row.recorded_at):
@@ -35,8 +42,13 @@ def amended_traits(
         for name, trait in traits.items():
             is_named = predicates.canonical(name.rpartition(" ")[2]) == old.predicate
             if is_named or not sources.isdisjoint(trait.evidence):
-                value = _amended(trait.value, old.object, _successor(old, about, current))
+                new = _successor(old, about, current)
+                is_quoted = is_named and fitted(name, old.object) == trait.value
+                value = new if is_quoted else _amended(trait.value, old.object, new, is_named=is_named)
                 if value != trait.value:
+                    value = fitted(name, value)
+                    if value is None and not is_quoted:
+                        value = fitted(name, _amended(trait.value, old.object, None, is_named=is_named))
                     amended[name] = (
                         None if value in (None, [], {}) else replace(trait, value=value, last_message_at=None)
                     )
@@ -45,7 +57,7 @@ def amended_traits(
 
 
 def updated_traits(
-    profile: Profile, rows: Sequence[Fact], *, now: datetime, follows_facts: bool = False
+    profile: Profile, rows: Sequence[Fact], *, now: datetime, fitted: Fitted, follows_facts: bool = False
 ) -> Mapping[str, Trait]:
     """The traits that a newer fact replaces, with its object.
 
@@ -53,6 +65,7 @@ def updated_traits(
     after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
     With `follows_facts` so is every other value whose messages are sources of facts of the predicate: the traits are
     made by the rules of the facts, which have times.
+    A trait keeps its value where the object does not fit its type, as it does where a profiler's value does not fit.
     """
     current = {
         row.predicate: row
@@ -68,12 +81,18 @@ def updated_traits(
         if follows_facts and (text := _dated_by_facts(trait, predicates.canonical(name), rows)) != trait.value:
             found[name] = replace(trait, value=text)
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
-        if fact is None or not isinstance(trait.value, str) or (fact.valid_from is None and not follows_facts):
+        if (
+            fact is None
+            or not isinstance(trait.value, str | int | float)
+            or (fact.valid_from is None and not follows_facts)
+        ):
             continue
         is_read = bool(trait.evidence) and read.get(fact.predicate, set()).issuperset(trait.evidence)
         is_newer = is_read or last is None or (fact.valid_from is not None and fact.valid_from > last)
-        if is_newer and not predicates.same_text(trait.value, fact.object):
-            found[name] = replace(trait, value=fact.object, evidence=fact.sources, last_message_at=None)
+        if is_newer and not _is_same(trait.value, fact.object):
+            value = fitted(name, _typed(fact.object, trait.value))
+            if isinstance(value, type(trait.value)) and value != trait.value:
+                found[name] = replace(trait, value=value, evidence=fact.sources, last_message_at=None)
     return found
 
 
@@ -127,8 +146,12 @@ def _successor(old: Fact, about: Sequence[Fact], current: Sequence[Fact]) -> str
     return None
 
 
-def _amended(value: Json, old: str, new: str | None) -> Json:
+def _amended(value: Json, old: str, new: str | None, *, is_named: bool) -> Json:
     """A value without a text, or with another in its place; None where nothing else is left."""
+    if isinstance(value, int | float):
+        if not is_named or not _is_same(value, old):
+            return value
+        return None if new is None else _typed(new, value)
     if isinstance(value, str):
         quoted = re.compile(rf"(?<!\w){re.escape(old)}(?!\w)", re.IGNORECASE)
         changed, count = quoted.subn(lambda _: new or "", value)
@@ -136,8 +159,24 @@ def _amended(value: Json, old: str, new: str | None) -> Json:
             return value
         return changed if count and new is not None else new
     if isinstance(value, list):
-        kept = [_amended(each, old, new) for each in value]
+        kept = [_amended(each, old, new, is_named=is_named) for each in value]
         return [each for number, each in enumerate(kept) if each is not None and each not in kept[:number]]
     if isinstance(value, Mapping):
-        return {name: left for name, each in value.items() if (left := _amended(each, old, new)) is not None}
+        kept_items = {name: _amended(each, old, new, is_named=is_named) for name, each in value.items()}
+        return {name: each for name, each in kept_items.items() if each is not None}
     return value
+
+
+def _is_same(value: str | float, text: str) -> bool:
+    return predicates.same_text(value, text) if isinstance(value, str) else _typed(text, value) == value
+
+
+def _typed(text: str, like: str | float) -> str | float:
+    """A text in the type of a value: "36" is a number where 34 was one. The text itself if it is none of that type."""
+    if isinstance(like, str):
+        return text
+    try:
+        number = TypeAdapter[float](type(like), config=_FINITE).validate_python(text)
+    except ValidationError:
+        return text
+    return number if abs(number) < MAX_NUMBER else text

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, Union
@@ -41,9 +41,15 @@ class ProfileSchema:
         for name, value in values.items():
             wanted = self._type_of(name)
             if wanted is not None and not (isinstance(value, bool) and _is_number(wanted.json_schema())):
-                with suppress(ValidationError):
-                    found[name] = wanted.dump_python(wanted.validate_python(value), mode="json")
+                with suppress(ValidationError, orjson.JSONEncodeError):  # an integer of more than 64 bits
+                    fitting = wanted.dump_python(wanted.validate_python(value), mode="json")
+                    orjson.dumps(fitting)
+                    found[name] = fitting
         return found
+
+    def fitted(self, name: str, value: Json) -> Json:
+        """The value of a trait in the type that it is wanted in; None if it cannot be converted."""
+        return value if self._type_of(name) is None else self.converted({name: value}).get(name)
 
     def _type_of(self, name: str) -> TypeAdapter[Any] | None:  # Any: of the schema
         if self.model is not None:
@@ -56,6 +62,10 @@ class ProfileSchema:
         return None if wanted is None else TypeAdapter(_python_type(wanted), config=_CONVERSION)
 
 
+ANY_TRAITS = ProfileSchema(json={})
+
+
+@lru_cache(maxsize=16)
 def profile_schema(given: str | None) -> ProfileSchema | None:
     """The schema of `settings.profile_schema`; None lets the model propose traits. Raises `InvalidSettings`."""
     if given is None:

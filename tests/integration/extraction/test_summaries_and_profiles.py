@@ -245,6 +245,52 @@ async def test_a_fact_that_is_corrected_or_retracted_is_so_in_the_profile_too(op
         assert "Acme" not in (await learnt.memory.recall("Where do I work?", user_id=user, load=["profile"])).text
 
 
+async def test_a_trait_with_a_type_is_corrected_in_its_type(opened: Opened, user: str) -> None:
+    schema = '{"properties": {"age": {"type": "integer"}, "lives_in": {"type": "string"}}}'
+    async with opened(**AT_ONCE, extractor="rules", profile_schema=schema) as learnt:
+        facts = learnt.memory.facts
+        await learnt.learn(user, ["I am 34 years old and I live in Leeds."])
+        known = {fact.predicate: fact for fact in await facts.query(user_id=user)}
+        first = await facts.correct(known["age"], "36", user_id=user)
+        corrected = await traits(learnt, user)
+        await learnt.learn(user, ["I moved to Bath."])
+        later = await traits(learnt, user)
+        await facts.add("user", "age", "37", user_id=user)
+        older = await traits(learnt, user)
+        block = await learnt.memory.recall("How old am I?", user_id=user)
+        (now,) = await facts.query(user_id=user, predicate="age")
+        await facts.retract(now, user_id=user)
+        reopened = await traits(learnt, user)
+        assert first is not None
+        (before,) = await facts.query(user_id=user, predicate="age")
+        await facts.retract(before, user_id=user)
+
+        assert corrected == {"age": 36, "lives_in": "Leeds"}
+        assert later == {"age": 36, "lives_in": "Bath"}
+        assert older == {"age": 37, "lives_in": "Bath"}
+        assert "age: 37" in block.text
+        assert reopened == {"age": 36, "lives_in": "Bath"}
+        assert await traits(learnt, user) == {"lives_in": "Bath"}
+
+
+async def test_a_number_that_a_model_proposed_is_corrected_as_a_number(opened: Opened, user: str) -> None:
+    async with opened(**AT_ONCE, extractor="rules") as learnt:
+        facts = learnt.memory.facts
+        receipt = await learnt.learn(user, ["Hello."])
+        numbers = {"shoe_size": 42, "locker": 42, "is_vegan": True}
+        async with learnt.database.transaction(namespace="default") as tx:
+            held = {name: Trait(value=value, evidence=receipt.episode_ids) for name, value in numbers.items()}
+            await learnt.store.merge_profile(tx, Scope(user_id=user), held, at=datetime.now(UTC))
+        said = {"user_id": user, "sources": receipt.episode_ids, "cardinality": "single"}
+        size = await facts.add("user", "shoe_size", "42", **said)
+        vegan = await facts.add("user", "is_vegan", "yes", **said)
+
+        await facts.correct(size, "43", user_id=user)
+        await facts.correct(vegan, "no", user_id=user)
+
+        assert await traits(learnt, user) == {"shoe_size": 43, "locker": 42, "is_vegan": False}
+
+
 async def test_a_fact_that_another_one_replaces_is_replaced_in_the_profile_too(opened: Opened, user: str) -> None:
     async with opened(**AT_ONCE, extractor="rules") as learnt:
         await learnt.learn(user, ["I live in Oslo."])

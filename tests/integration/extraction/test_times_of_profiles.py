@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -151,6 +152,63 @@ async def test_a_profile_by_rules_has_the_types_of_its_schema() -> None:
     )
 
     assert await _traits(schema) == {"age": 34, "works_at": "Acme"}
+
+
+@pytest.mark.parametrize("store", ["inmemory", "sqlite"])
+async def test_a_correction_fits_the_schema_or_removes_the_old_value(store: str, tmp_path: Path) -> None:
+    schema = (
+        '{"properties": {"age": {"type": "integer"}, "works_at": {"enum": ["Acme", "Initech"]}, '
+        '"likes": {"type": "array", "items": {"enum": ["tea", "coffee", "jazz"]}}}}'
+    )
+    settings = Settings(**{**OFFLINE.model_dump(), "profile_schema": schema})
+    url = store if store == "inmemory" else f"sqlite:{tmp_path / 'memory.db'}"
+    async with Memory(url, settings=settings) as memory:
+        await memory.remember("I'm 34 years old. I work at Acme. I like tea and jazz.", user_id="ana")
+        await memory.drain(user_id="ana", timeout=30)
+        await wait_until(lambda: _version(memory, 1), description="a profile")
+        facts = {fact.object: fact for fact in await memory.facts.query(user_id="ana")}
+
+        age = await memory.facts.correct(facts["34"], "36")
+        work = await memory.facts.correct(facts["Acme"], "initech")
+        await memory.facts.correct(facts["tea"], "coffee")
+        await memory.facts.correct(facts["jazz"], "the blues")
+        fitting = await memory.profile(user_id="ana")
+        assert age is not None
+        assert work is not None
+        too_large = await memory.facts.correct(age, "9" * 40)
+        assert too_large is not None
+        await memory.facts.add("user", "likes", "chess", user_id="ana")
+        left = await memory.profile(user_id="ana")
+
+    assert fitting is not None
+    assert {name: trait.value for name, trait in fitting.traits.items()} == {"age": 36, "likes": ["coffee"]}
+    assert left is not None
+    assert {name: trait.value for name, trait in left.traits.items()} == {"likes": ["coffee"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "old", "new"),
+    [
+        ('{"properties": {"age": {"type": "integer"}}}', "34", "36"),
+        ("tests.support.saved_parts:Years", "34 years", "36 years"),
+    ],
+)
+async def test_a_trait_with_a_type_follows_a_fact_of_a_call(schema: str, old: str, new: str) -> None:
+    settings = Settings(**{**OFFLINE.model_dump(), "profile_schema": schema})
+    async with Memory("inmemory", settings=settings) as memory:
+        await memory.job_admin.pause(kind=JobKind.PROFILE, reason="a test", actor="test")
+        said = Message.user("I'm 34 years old.", occurred_at=datetime(2024, 5, 1, tzinfo=UTC))
+        await (await memory.remember([said], user_id="ana")).extracted(timeout=30)
+        await memory.facts.add("user", "age", old, user_id="ana", valid_from=datetime(2024, 6, 1, tzinfo=UTC))
+        newer = await memory.facts.add("user", "age", new, user_id="ana")
+        await memory.job_admin.resume(kind=JobKind.PROFILE, actor="test")
+        made_later = await wait_until(lambda: _version(memory, 1), description="a profile")
+        await memory.facts.retract(newer)
+        retracted = await memory.profile(user_id="ana")
+
+    assert made_later.traits["age"].value == 36
+    assert retracted is not None
+    assert retracted.traits["age"].value == 34
 
 
 async def test_a_profile_by_rules_has_the_aliases_of_its_model() -> None:
