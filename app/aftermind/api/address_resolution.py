@@ -15,6 +15,13 @@ from aftermind.api.store_from_url import is_index, make_journal, split_index
 from aftermind.database_map import DEFAULT, VARIABLE
 from aftermind.db.postgres_url import parse_hosts, with_password_file
 from aftermind.db.record_store_journals.protocol import AnyJournal, is_shared
+from aftermind.outbox.spool_deployment import (
+    EMBEDDED_DATABASE,
+    EMBEDDED_REDIS,
+    Deployment,
+    database_address,
+    redis_address,
+)
 from aftermind.settings import Settings
 from aftermind.wire.redis import cluster, sentinel
 
@@ -163,6 +170,24 @@ def named_replicas(settings: Settings, given: Sequence[str] = ()) -> tuple[str, 
             why = "a replica's URL has one host. List one URL per replica."
             raise errors.InvalidSettings("replicas", _without_password(each), why)
     return named
+
+
+def spool_deployment(settings: Settings, where: Addresses) -> Deployment:
+    """What the spool files of a process name. The embedded stack of the state folder has fixed names in place of its
+    ports, which may change.
+    """
+    prefix = settings.redis_prefix
+    redis, database = redis_address(where.required_redis, prefix), database_address(where.store)
+    also = frozenset({redis, database})
+    try:
+        known = _read_endpoints(settings.state_dir)
+    except errors.InvalidSettings:  # of a stack that this process may not use
+        known = None
+    if known is not None and redis == redis_address(known.required_redis, prefix):
+        redis = EMBEDDED_REDIS
+    if known is not None and database == database_address(known.store):
+        database = EMBEDDED_DATABASE
+    return Deployment(redis, database, also=also)
 
 
 def check_broker(url: str) -> None:

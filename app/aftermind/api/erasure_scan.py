@@ -2,12 +2,12 @@
 
 import asyncio
 import mmap
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aftermind import errors
-from aftermind.api.address_resolution import REDIS, Addresses
+from aftermind.api.address_resolution import REDIS, Addresses, spool_deployment
 from aftermind.indexes.client import IndexClient
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity, Scope
@@ -52,8 +52,8 @@ class ErasureScan:
             places=(
                 *await self._in_postgres(owner, texts),
                 *await self._in_redis(owner, texts),
-                await asyncio.to_thread(_in_files, "spool", self._settings.spool_dir, texts),
-                await asyncio.to_thread(_in_files, "logs", self._settings.state_dir / "logs", texts),
+                await asyncio.to_thread(self._in_spool, texts),
+                await asyncio.to_thread(_in_files, "logs", (self._settings.state_dir / "logs").rglob("*"), texts),
                 *indexed,
             )
         )
@@ -86,6 +86,11 @@ class ErasureScan:
                 await each.close()
         return places
 
+    def _in_spool(self, texts: Sequence[str]) -> SearchedPlace:
+        """Without the files for another deployment: its users are others, whatever their ids."""
+        deployment = spool_deployment(self._settings, self._where)
+        return _in_files("spool", filter(deployment.owns, self._settings.spool_dir.rglob("*")), texts)
+
     async def _in_redis(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         keys = Keys(self._settings.redis_prefix)
         urls = {"redis": self._where.required_redis}
@@ -112,8 +117,8 @@ class ErasureScan:
         )
 
 
-def _in_files(name: str, folder: Path, texts: Sequence[str]) -> SearchedPlace:
-    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+def _in_files(name: str, listed: Iterable[Path], texts: Sequence[str]) -> SearchedPlace:
+    paths = sorted(path for path in listed if path.is_file())
     spelt = [each.encode() for each in texts]
     found, size = 0, 0
     for path in paths:

@@ -14,7 +14,8 @@ from aftermind.api.memory_services import Parts
 from aftermind.ledger.protocol import Backlog
 from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
-from aftermind.outbox.spool import damaged_files
+from aftermind.outbox.spool import damaged_files, foreign_files
+from aftermind.outbox.spool_deployment import Deployment, describe_target
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import ModelBudget, Settings
 from aftermind.types import JobKind, JobState, Scope
@@ -144,15 +145,16 @@ class Progress:
     later: int = 0
 
 
-def spooled_bytes(settings: Settings) -> int:
-    """Bytes of unsent turns in this host's spool, without what is kept of damaged ones.
+def spooled_bytes(settings: Settings, deployment: Deployment | None = None) -> int:
+    """Bytes of unsent turns in this host's spool, without what is kept of damaged ones, or is for another deployment.
 
     A file that is drained during the call counts as empty.
     """
-    total = 0
+    total, foreign = 0, set(foreign_files(settings.spool_dir, deployment))
     for path in settings.spool_dir.rglob("*"):
         with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() and path.suffix != DAMAGED else 0
+            is_unsent = path.is_file() and path.suffix != DAMAGED and path not in foreign
+            total += path.stat().st_size if is_unsent else 0
     return total
 
 
@@ -164,18 +166,24 @@ def damaged_spool(settings: Settings) -> str:
     return f"{count} damaged {'place' if count == 1 else 'places'}, kept as {settings.spool_dir}/*{DAMAGED}"
 
 
+def foreign_spool(settings: Settings, deployment: Deployment | None) -> str:
+    """Message about spool files for another deployment; "" if there are none."""
+    found = foreign_files(settings.spool_dir, deployment)
+    return "; ".join(f"{path} is for another deployment: {describe_target(path)}" for path in found)
+
+
 async def health(parts: Parts) -> Health:
     """Check all components concurrently, each for at most `CHECK_TIMEOUT_SECONDS`."""
     async with asyncio.TaskGroup() as group:
         pending = group.create_task(_answered(_pending(parts)))
         gate = group.create_task(_answered(parts.gate.states()))
-        spooled = group.create_task(_answered(asyncio.to_thread(spooled_bytes, parts.settings)))
+        spooled = group.create_task(_answered(asyncio.to_thread(spooled_bytes, parts.settings, parts.deployment)))
         looks = [_check("store", lambda: _store(parts))]
         if parts.redis is not None:
             looks.append(_check("redis", lambda: _redis(parts)))
             if parts.operations is not parts.db:
                 looks.append(_check(JOBS, lambda: _jobs(parts), needed=False))
-            looks.append(_check("spool", lambda: _spool(parts.settings, spooled), needed=False))
+            looks.append(_check("spool", lambda: _spool(parts, spooled), needed=False))
             looks.append(_check("models", lambda: _models(gate), needed=False))
             looks.append(_check("encryption", lambda: _encryption(parts), needed=False))
         looks.append(_check("vectors", lambda: _vectors(parts), needed=False))
@@ -279,12 +287,16 @@ async def _pending(parts: Parts) -> PendingBacklog | None:
     return None if parts.pending is None else await parts.pending.backlog()
 
 
-async def _spool(settings: Settings, spooled: asyncio.Task[int | None]) -> str:
+async def _spool(parts: Parts, spooled: asyncio.Task[int | None]) -> str:
     waiting = await asyncio.shield(spooled)
     if waiting is None:
         raise TimeoutError
     found = [f"{waiting:,} bytes of turns wait for Redis"] if waiting else []
-    found += [said] if (said := await asyncio.to_thread(damaged_spool, settings)) else []
+    for message in (
+        await asyncio.to_thread(damaged_spool, parts.settings),
+        await asyncio.to_thread(foreign_spool, parts.settings, parts.deployment),
+    ):
+        found += [message] if message else []
     return f"!{'; '.join(found)}" if found else "empty"
 
 

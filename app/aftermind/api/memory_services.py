@@ -26,6 +26,7 @@ from aftermind.ledger.postgres.replay_plans import Replays
 from aftermind.ledger.protocol import Ledger
 from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, ProviderState
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.recall import Recall, Routing
 from aftermind.receipt import Confirm, News
 from aftermind.settings import Settings
@@ -88,6 +89,7 @@ class Parts:
     index: IndexClient | None = None  # the external vector index
     trail: Trail | None = None
     vault: Vault | None = None
+    deployment: Deployment | None = None  # the one whose spool files this process sends
     gate: ProviderLimiter = field(default_factory=ProviderLimiter)
     open_store: Callable[[], Awaitable[None]] = nothing_to_do  # before its first use; earlier jobs continue
     adopt_embedder: Callable[[], Awaitable[None]] = nothing_to_do  # record that of a store without vectors

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 from aftermind import errors
-from aftermind.api.address_resolution import Addresses
+from aftermind.api.address_resolution import Addresses, spool_deployment
 from aftermind.api.audit import Audit
 from aftermind.api.audit_anchors import witnesses
 from aftermind.api.encryption import Encryption
@@ -53,6 +53,7 @@ from aftermind.llm.provider_connections import Providers, make_limiter
 from aftermind.outbox import factory as outbox_wiring
 from aftermind.outbox.inmemory import OpenWork
 from aftermind.outbox.protocol import Outbox
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.outbox.turn_positions import Positions
 from aftermind.ranking.tokenizer import check_language
 from aftermind.recall import ReadNode, Recall, Routing
@@ -382,7 +383,8 @@ def _postgres_services(
     lease = ReplicaLease(primary, Watermarks(link, keys), delivery, has_replicas=bool(replicas))
     effects = EffectCommitter(db, delivery)
     trail = Trail(audit_keys(settings.audit_key, settings.state_dir), witnesses(settings.audit_dir, link, keys))
-    outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery))
+    deployment = spool_deployment(settings, where)
+    outboxes = Outboxes(settings, _publishers(settings, where, link, pending, db, ledger, delivery, deployment))
     vectors, identify = _vectors(settings, embedder, link, keys), partial(_identify, embedder)
 
     async def check_schema() -> None:
@@ -455,6 +457,7 @@ def _postgres_services(
         index=index,
         identify_embedder=identify,
         erasure_scan=ErasureScan(settings, where, index, identify),
+        deployment=deployment,
         gate=providers.gate,
         refused_texts=lambda: vault.refused + recall_vault.refused,
         closing=(
@@ -514,6 +517,7 @@ def _publishers(
     db: Database,
     ledger: Ledger,
     delivery: WatermarkDelivery,
+    deployment: Deployment,
 ) -> Callable[[Accept], Outbox]:
     positions = Positions()  # of this process: turns of one caller stay in order in every accept mode
 
@@ -528,6 +532,7 @@ def _publishers(
             delivery=delivery,
             pending=pending,
             positions=positions,
+            deployment=deployment,
         )
 
     return make

@@ -68,11 +68,12 @@ def _of_database(finding: Finding, name: str) -> Finding:
 async def _examine(settings: Settings) -> list[Finding]:
     """All findings of one database, in the order of the data flow."""
     found = address_resolution.resolve(settings)
+    deployment = None if found.is_in_process else address_resolution.spool_deployment(settings, found)
     looks = [
         doctor_checks.variables(),
         doctor_checks.processes(settings),
         doctor_checks.disk(settings),
-        doctor_checks.spool(settings),
+        doctor_checks.spool(settings, deployment),
         doctor_checks.models(settings),
     ]
     if found.redis is not None:

@@ -20,6 +20,7 @@ from aftermind.api.address_resolution import Addresses
 from aftermind.api.health import (
     OVERDUE_SECONDS,
     damaged_spool,
+    foreign_spool,
     health,
     pending_age,
     read_pauses,
@@ -37,6 +38,8 @@ from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
+from aftermind.outbox.spool import FOREIGN_REMEDY
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.settings import Settings, unknown_variables
 from aftermind.stack import ComponentState, Stack
 from aftermind.types import JobKind
@@ -473,14 +476,19 @@ async def disk(settings: Settings) -> list[Finding]:
     return [Finding(what="disk", seen=f"{free / 1024**3:.0f} GiB free at {folder}")]
 
 
-async def spool(settings: Settings) -> list[Finding]:
+async def spool(settings: Settings, deployment: Deployment | None = None) -> list[Finding]:
     """Turns on this host's disk because Redis was away, and what is kept of damaged ones."""
     said = await asyncio.to_thread(damaged_spool, settings)
     remedy = (
         "Check the disk. The log has file and offset; each file has one damaged record. Delete the files afterwards."
     )
     damaged = [Finding(what="spool", seen=said, verdict=Verdict.BAD, remedy=remedy)] if said else []
-    return [*damaged, *_damaged_witnesses(settings), *_unsent(settings)]
+    return [*damaged, *_damaged_witnesses(settings), *_foreign(settings, deployment), *_unsent(settings, deployment)]
+
+
+def _foreign(settings: Settings, deployment: Deployment | None) -> list[Finding]:
+    said = foreign_spool(settings, deployment)
+    return [Finding(what="spool", seen=said, verdict=Verdict.WARNING, remedy=FOREIGN_REMEDY)] if said else []
 
 
 def _damaged_witnesses(settings: Settings) -> list[Finding]:
@@ -491,13 +499,13 @@ def _damaged_witnesses(settings: Settings) -> list[Finding]:
     ]
 
 
-def _unsent(settings: Settings) -> list[Finding]:
+def _unsent(settings: Settings, deployment: Deployment | None) -> list[Finding]:
     if settings.spool_max_bytes == 0:
         remedy = "remember() raises while Redis is down. Set AFTERMIND_SPOOL_MAX_BYTES to store turns on disk instead."
         return [Finding(what="spool", seen="disabled", verdict=Verdict.WARNING, remedy=remedy)]
-    size = spooled_bytes(settings)
+    size = spooled_bytes(settings, deployment)
     if size:
-        remedy = "They are sent when Redis answers again, by any process with this state folder."
+        remedy = "They are sent when Redis answers again, by any process of this deployment with this state folder."
         said = f"{size:,} bytes of turns in {settings.spool_dir}"
         return [Finding(what="spool", seen=said, verdict=Verdict.WARNING, remedy=remedy)]
     return [Finding(what="spool", seen="empty")]

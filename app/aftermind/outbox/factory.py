@@ -20,6 +20,7 @@ from aftermind.outbox.protocol import Outbox
 from aftermind.outbox.publish_or_spool import Publisher, Recorded
 from aftermind.outbox.sharded_publisher import ShardedPublisher
 from aftermind.outbox.spool import Spool
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.outbox.turn_positions import Positions
 from aftermind.settings import Settings
 from aftermind.stores.protocol import Store
@@ -48,11 +49,12 @@ def make_publisher(
     pending: Pending | None = None,
     positions: Positions | None = None,
     spool_dir: Path | None = None,
+    deployment: Deployment | None = None,
     ringing: DoorbellSender | None = None,
 ) -> Publisher:
     """Create the publisher of a process. `accept="postgres"` needs the database and its ledger. Publishers of a process
     share its positions and, in `pending`, the latest erasures. By default `spool_dir` is that of the settings, and
-    `ringing` is made for the broker.
+    `ringing` is made for the broker; without a `deployment` the spool is for any.
 
     The accepting call itself pushes doorbells if the broker is the Redis of `link`; for other brokers kombu sends them
     in a thread.
@@ -77,7 +79,8 @@ def make_publisher(
             most_bells=EVERY_TURN if settings.ring_every_turn else BELLS,
             budget_seconds=budget,
         )
-    spool = Spool((spool_dir or settings.spool_dir).absolute(), max_bytes=settings.spool_max_bytes)
+    folder = (spool_dir or settings.spool_dir).absolute()
+    spool = Spool(folder, max_bytes=settings.spool_max_bytes, deployment=deployment)
     return Publisher(
         settings,
         acceptor=acceptor,
@@ -99,6 +102,7 @@ def make_outbox(
     delivery: WatermarkDelivery,
     pending: Pending,
     positions: Positions,
+    deployment: Deployment,
 ) -> Outbox:
     """Create the publisher of a process; if a Redis Cluster accepts the turns, one for each shard."""
     make = partial(
@@ -109,6 +113,7 @@ def make_outbox(
         ledger=ledger,
         delivery=delivery,
         positions=positions,
+        deployment=deployment,
         ringing=open_doorbells(settings, broker, link),  # one connection to the broker for all shards
     )
     if settings.accept == "postgres" or len(link.shards) == 1:

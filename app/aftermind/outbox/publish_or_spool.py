@@ -120,6 +120,7 @@ class Publisher:
         self._orphans_at = now + ORPHANS_SECONDS
         if self.spool.has_files():
             self._drain.begin()
+        self.spool.report_foreign_files()
         loop = asyncio.get_running_loop()
         if (waiting := self._next_checks.get(loop)) is not None:
             waiting.cancel()

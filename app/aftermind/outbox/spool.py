@@ -2,6 +2,7 @@
 
 Each process writes separate files, under a lock that ends with the process; the next process that drains the spool
 takes over files without a lock. So no turn waits for a crashed process, and no two processes send the same turn.
+Files for another deployment are neither read nor sent: see `spool_deployment`.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ from weakref import WeakSet
 import orjson
 
 from aftermind import errors
-from aftermind.outbox.spool_segment import DAMAGED, Segment, SpoolEntry
+from aftermind.outbox.spool_deployment import Deployment, describe_target
+from aftermind.outbox.spool_segment import DAMAGED, Segment, SpoolEntry, is_locked
+from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId, Scope, Turn
 from aftermind.types.tombstone import Tombstone
 from aftermind.wire.redis_keys import owner_part
@@ -27,19 +30,33 @@ from aftermind.wire.turn_encoding import decode_turn
 FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
 WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
 WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is forgotten after some 50
+FOREIGN_REMEDY = (
+    "Run an agent, the service or `aftermind recall` with the addresses of that deployment and this state folder: it "
+    "sends them. If both addresses have changed, rename the file: remove everything from the first @ to .spool."
+)
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
 T = TypeVar("T")
+log = get_logger(__name__)
 
 
 class Spool:
     """The spool of one state folder. Constructing it touches no disk. Safe across threads, loops and forks.
 
-    `max_bytes` bounds the folder, of all processes together; 0 refuses every turn.
+    `max_bytes` bounds the folder, of all processes together; 0 refuses every turn. Without a `deployment` its files are
+    for any, and it takes over every file.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.folder, self._max_bytes, self._clock = folder, max_bytes, clock
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        deployment: Deployment | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder, self._max_bytes, self._deployment, self._clock = folder, max_bytes, deployment, clock
+        self._reported: set[Path] = set()
         self._write_seconds = FIRST_WRITE_SECONDS / WRITE_MARGIN
         self._reset()
         _SPOOLS.add(self)
@@ -73,7 +90,8 @@ class Spool:
         Each acceptor of a process has its own spool in the folder; the turn may be in any of them.
         """
         for spool in list(_SPOOLS):
-            held = spool._unsent.get(job_id) if spool.folder == self.folder else None
+            is_same = (spool.folder, spool._deployment) == (self.folder, self._deployment)
+            held = spool._unsent.get(job_id) if is_same else None
             if held is not None:
                 return held[0].content_hash
         return None
@@ -81,6 +99,14 @@ class Spool:
     def has_files(self) -> bool:
         """Whether the folder has files of any process: to be sent, taken over or deleted; reads the folder."""
         return bool(self._paths())
+
+    def report_foreign_files(self) -> None:
+        """Warn once of each file for another deployment that no running process writes; reads the folder."""
+        for path in foreign_files(self.folder, self._deployment):
+            if path not in self._reported and not is_locked(path):
+                self._reported.add(path)
+                evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
+                log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
 
     @property
     def unsent(self) -> int:
@@ -111,7 +137,7 @@ class Spool:
 
         Damaged bytes are deleted if they name the owner, or if they name no user at all.
         """
-        if not self._paths() and not damaged_files(self.folder):
+        if not self._paths() and not self._own(damaged_files(self.folder)):
             return []
         return await self._run(lambda: self._forget(stone))
 
@@ -165,14 +191,15 @@ class Spool:
                     future.set_result(None)
 
     def _check_capacity(self, wanted: int) -> None:
-        held = sum(_size(path) for path in self._paths())
+        held = sum(_size(path) for path in _spool_files(self.folder))
         if held + wanted > self._max_bytes:
             raise errors.SpoolFull(str(self.folder), held, self._max_bytes)
 
     def _open(self) -> Segment:
         if self._current is None or self._current.size_bytes >= SEGMENT_BYTES:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._current = Segment.create(self.folder)
+            suffix = self._deployment.file_suffix if self._deployment else ""
+            self._current = Segment.create(self.folder, suffix=suffix)
             self._ours[self._current.path] = self._current
         return self._current
 
@@ -249,7 +276,7 @@ class Spool:
         return tuple(sorted((each for each in found if each is not None), key=lambda turn: turn.base))
 
     def _forget(self, stone: Tombstone) -> list[JobId]:
-        for path in damaged_files(self.folder):
+        for path in self._own(damaged_files(self.folder)):
             if _may_hold(path, stone.owner):
                 path.unlink(missing_ok=True)
         gone = [turn.job_id for turn in self._pending(owner_part(stone.owner)) if stone.covers_all(turn)]
@@ -300,15 +327,29 @@ class Spool:
             segment.refresh()
 
     def _paths(self) -> list[Path]:
-        try:
-            return sorted(Path(entry.path) for entry in os.scandir(self.folder) if entry.name.endswith(".spool"))
-        except OSError:  # not created yet; or not readable, and then writing reports the reason
-            return []
+        return self._own(_spool_files(self.folder))
+
+    def _own(self, paths: list[Path]) -> list[Path]:
+        return [path for path in paths if self._deployment is None or self._deployment.owns(path)]
+
+
+def foreign_files(folder: Path, deployment: Deployment | None) -> list[Path]:
+    """Files in the folder, and in those of a Redis Cluster's shards, whose turns are for another deployment."""
+    if deployment is None:
+        return []
+    return sorted(path for path in folder.rglob("*.spool") if not deployment.owns(path))
 
 
 def damaged_files(folder: Path) -> list[Path]:
     """Copies of damaged bytes, one for each damaged place; [] where the folder does not exist or cannot be read."""
     return sorted(folder.rglob(f"*{DAMAGED}"))  # with the folders of a Redis Cluster's shards
+
+
+def _spool_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(".spool"))
+    except OSError:  # not created yet; or not readable, and then writing reports the reason
+        return []
 
 
 def _may_hold(path: Path, owner: Scope) -> bool:

@@ -72,10 +72,10 @@ class Segment:
         self.unreadable = self.damaged = 0
 
     @classmethod
-    def create(cls, folder: Path) -> Self:
-        """A new one, locked by this process."""
+    def create(cls, folder: Path, *, suffix: str = "") -> Self:
+        """A new one, locked by this process; `suffix` follows the id in its name."""
         while True:
-            path = folder / f"{time.time_ns() // 1000}-{uuid4().hex[:12]}.spool"
+            path = folder / f"{time.time_ns() // 1000}-{uuid4().hex[:12]}{suffix}.spool"
             fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
             if _lock(fd, path):
                 _sync_folder(folder)
@@ -222,7 +222,9 @@ class Segment:
         self.damaged += 1
         if not self.is_ours:  # its own process reports it, or the one that takes it over
             return
-        kept = self.path.with_name(f"{self.path.stem}-{start}{DAMAGED}")  # by offset: a second copy replaces the first
+        name, separator, target = self.path.stem.partition("@")
+        # By offset: a second copy replaces the first.
+        kept = self.path.with_name(f"{name}-{start}{separator}{target}{DAMAGED}")
         evidence = {"path": str(self.path), "offset": start, "bytes": end - start, "kept": str(kept)}
         try:
             self._copy(start, end, kept)
@@ -284,6 +286,21 @@ def _packed(kind: bytes, body: bytes) -> bytes:
 
 def _check(kind: bytes, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(_CHECKED.pack(kind, len(body))))
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a running process writes the file."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _lock(fd: int, path: Path) -> bool:
