@@ -102,11 +102,12 @@ class Spool:
 
     def report_foreign_files(self) -> None:
         """Warn once of each file for another deployment that no running process writes; reads the folder."""
-        for path in foreign_files(self.folder, self._deployment):
-            if path not in self._reported and not is_locked(path):
-                self._reported.add(path)
-                evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
-                log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
+        with suppress(OSError):  # a file that was sent in between, or no rights to read it
+            for path in foreign_files(self.folder, self._deployment):
+                if path not in self._reported and not is_locked(path):
+                    self._reported.add(path)
+                    evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
+                    log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
 
     @property
     def unsent(self) -> int:

@@ -44,9 +44,9 @@ class Deployment:
 
 
 def describe_target(path: Path) -> str:
-    """The deployment that a file name has, for logs and people."""
-    _, redis, database = path.stem.split("@")
-    return f"Redis {unquote(redis)}, database {unquote(database)}"
+    """Redis and database that a file name has, for logs and reports."""
+    _, *addresses = path.stem.split("@")  # two, but for a name that was edited by hand
+    return " and ".join(map(unquote, addresses))
 
 
 def redis_address(url: str, prefix: str) -> str:

@@ -289,11 +289,8 @@ def _check(kind: bytes, body: bytes) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a running process writes the file."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
+    """Whether a running process holds the file. Raises `OSError`."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

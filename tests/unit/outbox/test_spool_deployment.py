@@ -1,0 +1,51 @@
+"""The addresses in the name of a spool file: one spelling, no credentials, short enough for a file system."""
+
+from pathlib import Path
+
+import pytest
+
+from aftermind.outbox.spool_deployment import Deployment, database_address, describe_target, redis_address
+
+REDIS = {
+    "redis://:p%40x@LOCALHOST/0": "127.0.0.1:6379/0/am:",
+    "redis://127.0.0.1": "127.0.0.1:6379/0/am:",
+    "rediss://u:p@[::1]:6380/2": "127.0.0.1:6380/2/am:",
+    "redis://h/0?db=4": "h:6379/4/am:",
+    "unix:///run/r.sock?db=1": "/run/r.sock/1/am:",
+    "redis+socket:///run/r.sock?virtual_host=1": "/run/r.sock/1/am:",
+    "sentinel://u:p@b:26379,a/mymaster?db=3": "a:26379,b:26379/mymaster/3/am:",
+    "redis+cluster://:x@h2,h1:7000": "h1:7000,h2:6379/0/am:",
+}
+DATABASES = {
+    "postgresql://u:p@h2:1,h1/db": "h1:5432,h2:1/db",
+    "postgresql:///db?host=/run/pg": "/run/pg:5432/db",
+    "postgresql+asyncpg://u:p@localhost/": "127.0.0.1:5432/u",
+}
+
+
+@pytest.mark.parametrize("url", REDIS)
+def test_a_redis_has_one_address_however_it_is_spelled(url: str) -> None:
+    assert redis_address(url, "am:") == REDIS[url]
+
+
+@pytest.mark.parametrize("url", DATABASES)
+def test_a_database_has_one_address_however_it_is_spelled(url: str) -> None:
+    assert database_address(url) == DATABASES[url]
+
+
+def test_a_long_list_of_hosts_fits_into_a_file_name_and_stays_distinct() -> None:
+    hosts = ",".join(f"a-host-with-a-long-name-{number}" for number in range(9))
+    first, other = (Deployment(redis_address(f"sentinel://{hosts}/{name}", "am:"), "d") for name in ("one", "two"))
+    path = Path(f"1764518400000000-0a1b2c3d4e5f{first.file_suffix}.spool")
+
+    assert len(path.name) < 200
+    assert first.owns(path)
+    assert not Deployment(other.redis, "another").owns(path)
+
+
+def test_a_name_without_addresses_is_for_any_deployment_and_an_edited_one_for_none() -> None:
+    deployment = Deployment("r", "d")
+
+    assert deployment.owns(Path("1-2.spool"))
+    assert not deployment.owns(Path("1-2@x.spool"))
+    assert describe_target(Path("1-2@h%2F0.spool")) == "h/0"
