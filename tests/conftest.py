@@ -38,7 +38,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             running.make_template()
             yield running
         finally:
-            running.stack.destroy()
+            running.destroy()
 
 
 @pytest.fixture
@@ -69,4 +69,4 @@ def own_servers(tmp_path: Path) -> Iterator[Callable[..., Servers]]:
 
     yield make
     for each in made:
-        each.stack.destroy()
+        each.destroy()

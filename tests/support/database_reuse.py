@@ -9,13 +9,17 @@ from itertools import chain
 # write of rows touches, who made the row stands for the row: a third of the time, and every test pays it.
 _FINGERPRINT = """
 SELECT sum(hashtextextended(line, 0))::text FROM (
-  SELECT (to_jsonb(c)
-      - '{relfilenode,relpages,reltuples,relallvisible,relallfrozen,relfrozenxid,relminmxid}'::text[])::text
-    FROM pg_class c WHERE relnamespace IN ('aftermind'::regnamespace, 'public'::regnamespace)
+  SELECT ROW(
+      oid, relname, relnamespace, reltype, reloftype, relowner, relam, reltablespace, reltoastrelid, relhasindex,
+      relisshared, relpersistence, relkind, relnatts, relchecks, relhasrules, relhastriggers, relhassubclass,
+      relrowsecurity, relforcerowsecurity, relispopulated, relreplident, relispartition, relacl, reloptions,
+      relpartbound
+    )::text
+    FROM pg_class WHERE relnamespace IN ('aftermind'::regnamespace, 'public'::regnamespace)
   UNION ALL SELECT concat_ws(' ', 'column', a.attrelid, a.attnum, a.xmin)
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = 'aftermind'::regnamespace
   UNION ALL SELECT concat_ws(' ', 'constraint', oid, xmin) FROM pg_constraint
-  UNION ALL SELECT to_jsonb(x)::text FROM pg_index x WHERE indexrelid >= 16384
+  UNION ALL SELECT concat_ws(' ', 'index', indexrelid, xmin) FROM pg_index WHERE indexrelid >= 16384
   UNION ALL SELECT concat_ws(' ', 'policy', oid, xmin) FROM pg_policy
   UNION ALL SELECT concat_ws(' ', 'trigger', oid, xmin) FROM pg_trigger
   UNION ALL SELECT concat_ws(' ', 'function', oid, xmin) FROM pg_proc WHERE oid >= 16384
@@ -51,9 +55,8 @@ EMPTY = (
     DISCONNECT,
     f"""DO $$ DECLARE named regclass; BEGIN
       SET LOCAL session_replication_role = replica;
-      FOR named IN {_TABLES} AND pg_relation_size(oid) > 0 LOOP
-        EXECUTE format('TRUNCATE %s RESTART IDENTITY CASCADE', named);
-      END LOOP;
+      EXECUTE (SELECT format('TRUNCATE %s RESTART IDENTITY CASCADE', string_agg(oid::regclass::text, ', '))
+        FROM ({_TABLES} AND pg_relation_size(oid) > 0) filled (oid));
       FOR named IN SELECT oid::regclass FROM pg_class
           WHERE relkind = 'r' AND relnamespace = 'pristine'::regnamespace AND relname <> 'fingerprint' LOOP
         EXECUTE format('INSERT INTO aftermind.%I TABLE %s', split_part(named::text, '.', 2), named);

@@ -25,6 +25,7 @@ from aftermind.db import migrate as schema
 from aftermind.errors import StackError
 from aftermind.stack import Endpoints, Stack, binaries
 from tests.support import database_reuse
+from tests.support.psql_session import PsqlSession
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEMPLATE = "aftermind_template"
@@ -61,6 +62,7 @@ class Servers:
         self.stack = stack
         self.endpoints = endpoints
         self._emptied: list[Database] = []
+        self._sessions: dict[str, PsqlSession] = {}
 
     @property
     def redis_url(self) -> str:
@@ -80,34 +82,45 @@ class Servers:
             return self._emptied.pop()
         name = f"test_{secrets.token_hex(6)}"
         create = f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} OWNER aftermind"
-        lsn = psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
+        lsn = self._psql(self.endpoints.admin_url, create, "SELECT pg_current_wal_flush_lsn()")
         for url in self.endpoints.replica_urls:
-            psql(url, database_reuse.FOLLOW.format(lsn=lsn))
+            self._psql(url, database_reuse.FOLLOW.format(lsn=lsn))
         return self._database(name)
 
     def drop_database(self, database: Database) -> None:
         """Take a test's database back, whoever is still connected: emptied for the next, if its schema is as it was."""
         try:
-            is_pristine, lsn = database_reuse.answer_of(psql(database.admin_url, *database_reuse.EMPTY))
+            is_pristine, lsn = database_reuse.answer_of(self._psql(database.admin_url, *database_reuse.EMPTY))
             for url in database.replica_admin_urls:
-                psql(url, database_reuse.DISCONNECT, database_reuse.FOLLOW.format(lsn=lsn))
+                self._psql(url, database_reuse.DISCONNECT, database_reuse.FOLLOW.format(lsn=lsn))
         except AssertionError:  # the schema is not even there
             is_pristine = False
         if is_pristine:
             self._emptied.append(database)
         else:
-            psql(self.endpoints.admin_url, f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
+            for url in (database.admin_url, *database.replica_admin_urls):
+                self._sessions.pop(url, PsqlSession(url)).end()
+            self._psql(self.endpoints.admin_url, f"DROP DATABASE IF EXISTS {database.name} WITH (FORCE)")
 
     def empty_redis(self) -> None:
         """Forget every key of every Redis database."""
         with redis.Redis.from_url(self.redis_url) as client:
             client.flushall()
 
+    def destroy(self) -> None:
+        """End everything and delete its folder."""
+        for session in self._sessions.values():
+            session.end()
+        self.stack.destroy()
+
     def pid(self, component: str) -> int:
         """The process of a component: `postgres`, `postgres-replica`, `redis`, or a command by its name."""
         found = next(each.pid for each in self.stack.status() if each.name == component)
         assert found is not None, f"{component} does not run"
         return found
+
+    def _psql(self, url: str, *statements: str) -> str:
+        return self._sessions.setdefault(url, PsqlSession(url)).run(*statements)
 
     def _database(self, name: str) -> Database:
         at = self.endpoints
