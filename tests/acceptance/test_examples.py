@@ -1,12 +1,14 @@
 """Every numbered example runs as it stands, in an empty folder, and shows something."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9][0-9]_*.py"))
+from tests.support.fork_server import run_module
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 
 
 def test_the_examples_are_numbered_without_a_gap() -> None:
@@ -15,14 +17,9 @@ def test_the_examples_are_numbered_without_a_gap() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        cwd=tmp_path,
-    )
+    folders = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": folders}
+    done = run_module([f"examples.{path.stem}"], env=env, cwd=tmp_path, timeout=180)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

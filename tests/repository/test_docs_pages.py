@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 from importlib import import_module
 from pathlib import Path
@@ -18,10 +16,12 @@ from aftermind.cli import FAMILIES
 from aftermind.settings import Settings
 from aftermind.sync import Memory
 from tests.repository.test_monitoring_files import EXPORTED
+from tests.support.fork_server import run_module
 
 ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 RUN_HERE = ("docs/guides/agents.md", "docs/guides/watching.md")  # the quick start has a test of its own, on a stack
+STRICT = {"PYTHONWARNINGS": "error"}
 OURS_ELSEWHERE = {"AFTERMIND_X", "AFTERMIND_URL", "AFTERMIND_KEY"}
 
 
@@ -73,14 +73,8 @@ def test_the_python_of_a_guide_runs(page: str, number: int, tmp_path: Path) -> N
     if re.search(r"^(await|async with|async for)\b", code, flags=re.MULTILINE):
         code = f"import asyncio\nasync def main():\n{textwrap.indent(code, '    ')}\nasyncio.run(main())"
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        cwd=tmp_path,
-    )
+    (tmp_path / "guide.py").write_text(code)
+    done = run_module(["guide"], env={**os.environ, **STRICT}, cwd=tmp_path, timeout=180)
 
     assert done.returncode == 0, done.stderr
 
@@ -114,10 +108,12 @@ def test_the_script_for_memories_of_mem0_keeps_their_metadata_and_can_be_repeate
     ]
     common = {"user_id": "alice", "created_at": "2024-05-01T10:00:00-07:00"}
     (tmp_path / "mem0.json").write_text(json.dumps({"results": [{**common, **each} for each in exported]}))
-    environment = {**os.environ, "AFTERMIND_DATABASE_URL": f"sqlite:{tmp_path / 'memory.db'}"}
+    environment = {**os.environ, **STRICT, "AFTERMIND_DATABASE_URL": f"sqlite:{tmp_path / 'memory.db'}"}
 
+    (tmp_path / "script.py").write_text(script)
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, timeout=180, check=True)
+        done = run_module(["script"], cwd=tmp_path, env=environment, timeout=180)
+        assert done.returncode == 0, done.stderr
 
     with Memory(environment["AFTERMIND_DATABASE_URL"]) as memory:
         (home,) = memory.search(user_id="alice", metadata={"category": "home"})
