@@ -44,7 +44,11 @@ IMPORTED = (
     "aftermind.web",
     "aftermind.cli.web",
     "aftermind.cli.worker",
+    "anyio._backends._asyncio",
+    "httpcore2",
     "openai",
+    "openai.resources.chat.completions",
+    "openai.resources.embeddings",
     "uvicorn",
 )
 # Read by an interpreter before it runs any code, and by prometheus_client when it is imported.
