@@ -13,34 +13,38 @@ from tests.support.servers import Database
 
 
 @pytest.fixture(params=["in this process", "postgres"])
-async def memory(
-    request: pytest.FixtureRequest, database: Database, redis_url: str, tmp_path: Path
-) -> AsyncIterator[Memory]:
-    """One that has learnt the example."""
+def kept_in(request: pytest.FixtureRequest) -> tuple[Database, str] | None:
+    """The database and the Redis of a memory; None for one in this process, for which neither is made nor emptied."""
     if request.param == "in this process":
+        return None
+    return request.getfixturevalue("database"), request.getfixturevalue("redis_url")
+
+
+@pytest.fixture
+async def memory(kept_in: tuple[Database, str] | None, tmp_path: Path) -> AsyncIterator[Memory]:
+    """One that has learnt the example."""
+    if kept_in is None:
         async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as made:
             for turn in turns():
                 await (await hand_over(made, turn)).stored(timeout=60)
             await made.drain()
             yield made
         return
-    async with learning(database, redis_url, tmp_path) as learnt:
+    async with learning(*kept_in, tmp_path) as learnt:
         for turn in turns():
             await hand_over(learnt.memory, turn)
             await learnt.settle()
         yield learnt.memory
 
 
-@pytest.fixture(params=["in this process", "postgres"])
-async def empty(
-    request: pytest.FixtureRequest, database: Database, redis_url: str, tmp_path: Path
-) -> AsyncIterator[Memory]:
+@pytest.fixture
+async def empty(kept_in: tuple[Database, str] | None, tmp_path: Path) -> AsyncIterator[Memory]:
     """A memory without anything in it."""
-    if request.param == "in this process":
+    if kept_in is None:
         async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as made:
             yield made
         return
-    async with learning(database, redis_url, tmp_path) as learnt:
+    async with learning(*kept_in, tmp_path) as learnt:
         made = learnt.memory
 
         async def drain(**owner: Any) -> None:  # Any: arguments of `Memory.drain`
