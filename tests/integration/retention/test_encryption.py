@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -21,6 +19,7 @@ from aftermind.db.encryption import cipher, keyring
 from aftermind.db.encryption.keyring import FRESH_SECONDS
 from aftermind.types import Block, Scope, Summary, Trait
 from tests.integration.extraction.test_erasure import places
+from tests.support.fork_server import run_module
 from tests.support.learning import Learning
 from tests.support.servers import Database, psql_async
 
@@ -262,8 +261,8 @@ async def test_keys_of_all_namespaces_get_the_new_master_key_and_doctor_names_th
             "AFTERMIND_STATE_DIR": str(tmp_path),
             "AFTERMIND_ENCRYPTION_KEY": f"a new master key,{old}",
         }
-        argv = [sys.executable, "-m", "aftermind.cli", "rotate-keys", "--master", "--json"]
-        done = await asyncio.to_thread(subprocess.run, argv, env=env, capture_output=True, text=True, check=False)
+        argv = ["aftermind.cli", "rotate-keys", "--master", "--json"]
+        done = await asyncio.to_thread(run_module, argv, env=env)
         assert done.returncode == 0, done.stderr
         assert {each.namespace: each.master_key for each in await memory.encryption.list()} == {"acme": 0, "globex": 0}
 
