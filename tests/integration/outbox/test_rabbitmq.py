@@ -12,6 +12,7 @@ from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import Scope
 from aftermind.types.message import new_ids
 from aftermind.wire.queues import EMBED, MAX_QUEUED_DOORBELLS, STORE, TASK, queue_arguments
+from tests.integration.stores.test_workers_of_shared_stores import agent, worker
 from tests.support.loop_clock import loop_clock
 from tests.support.rabbitmq import refused_port, running_rabbitmq
 from tests.support.turns import agent_on
@@ -22,12 +23,20 @@ pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture(scope="module")
-def rabbitmq() -> Iterator[str]:
-    """RabbitMQ with the queue, as workers declare it: on a busy host that takes longer than a doorbell may."""
+def node() -> Iterator[str]:
+    """RabbitMQ."""
     with running_rabbitmq() as url:
-        with Connection(url) as connection:  # type: ignore[no-untyped-call]
-            connection.SimpleQueue(STORE, queue_args=dict(queue_arguments(url))).close()
         yield url
+
+
+@pytest.fixture
+def rabbitmq(node: str) -> str:
+    """RabbitMQ with the queue, empty, as workers declare it: on a busy host that takes longer than a doorbell may."""
+    with Connection(node) as connection:  # type: ignore[no-untyped-call]
+        queue = connection.SimpleQueue(STORE, queue_args=dict(queue_arguments(node)))
+        queue.clear()
+        queue.close()
+    return node
 
 
 def popped(url: str, timeout: float = PATIENCE_SECONDS) -> Any:  # Any: kombu's message
@@ -95,3 +104,12 @@ async def test_without_rabbitmq_the_answer_is_not_delayed_and_the_turn_is_safe(
 
     assert clock.seconds < 0.3
     assert "doorbell not sent" in caplog.text
+
+
+async def test_doorbells_of_a_store_without_servers_come_through_rabbitmq_too(rabbitmq: str, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with agent(url, tmp_path, rabbitmq) as memory:
+        with worker(url, tmp_path, rabbitmq):
+            receipt = await memory.remember("I live in Oslo.", user_id="alice")
+            await receipt.extracted(timeout=PATIENCE_SECONDS)
+            assert [fact.object for fact in await memory.facts.query(user_id="alice")] == ["Oslo"]

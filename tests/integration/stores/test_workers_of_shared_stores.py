@@ -19,7 +19,6 @@ from aftermind.types import JobKind
 from aftermind.types.replay import JobFilter, PlanState, ReplayMode
 from tests.integration.stores.test_stored_memory import ROOT, SHARED_URLS, memory_at
 from tests.support.fork_server import Process, run_module, start_module
-from tests.support.rabbitmq import running_rabbitmq
 from tests.support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 
 
@@ -176,13 +175,3 @@ def test_a_store_of_one_process_refuses_a_broker(store: str, redis_url: str) -> 
 def test_a_shared_store_refuses_a_broker_that_is_none() -> None:
     with pytest.raises(errors.InvalidSettings, match="a broker is a redis://"):
         Memory("sqlite:./bot.db", broker="kafka://localhost")
-
-
-async def test_doorbells_come_through_rabbitmq_too(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/bot.db"
-    with running_rabbitmq() as broker:
-        async with agent(url, tmp_path, broker) as memory:
-            with worker(url, tmp_path, broker):
-                receipt = await memory.remember("I live in Oslo.", user_id="alice")
-                await receipt.extracted(timeout=PATIENCE_SECONDS)
-                assert [fact.object for fact in await memory.facts.query(user_id="alice")] == ["Oslo"]
