@@ -13,6 +13,7 @@ from aftermind.api.health import spooled_bytes
 from aftermind.cli import doctor_checks
 from aftermind.outbox import publish_or_spool
 from aftermind.outbox.spool import Spool
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.wire.turn_encoding import encode_turn
 from tests.support.servers import Database, Servers
 from tests.support.turns import texts_of, turn_of
@@ -149,6 +150,47 @@ async def test_doctor_lists_the_file_of_another_deployment_and_does_not_count_it
     assert "this state folder" in foreign.remedy
     assert unsent.seen == "empty"
     assert spooled_bytes(settings) > 0
+
+
+async def test_files_of_another_deployment_take_no_space_of_this_one(tmp_path: Path) -> None:
+    for deployment in (Deployment("staging-redis", "staging"), Deployment("redis", "production")):
+        spool = Spool(tmp_path / "spool", max_bytes=1_000, deployment=deployment)
+        turn = turn_of("alice", "x" * 400)
+        await spool.append(turn, encode_turn(turn))
+        spool.close()
+
+    assert sum(path.stat().st_size for path in (tmp_path / "spool").iterdir()) > 1_000
+
+
+async def test_a_proof_names_the_files_of_another_deployment(
+    valkey: Valkey, database: Database, staging: Database, staging_redis: Valkey, tmp_path: Path
+) -> None:
+    path = await spool_one(staging, staging_redis, tmp_path)
+    async with memory_on(database, valkey, tmp_path) as memory:
+        await (await memory.remember(TEXT, user_id="alice", session_id="s")).status()
+        forgotten = await memory.forget(user_id="alice", prove=True)
+
+    assert path.exists()
+    assert forgotten.proof is not None
+    [spool] = [place for place in forgotten.proof.after.places if place.name == "spool"]
+    assert "another deployment" in spool.missing
+
+
+async def test_one_embedded_redis_with_two_prefixes_is_two_deployments(tmp_path: Path) -> None:
+    endpoints = {
+        "postgres_url": "postgresql://app:x@127.0.0.1:15432/aftermind",
+        "redis_url": "redis://127.0.0.1:15433/0",
+    }
+    (tmp_path / "endpoints.json").write_text(json.dumps(endpoints | {"replica_urls": []}))
+    staging, production = (
+        spool_deployment(
+            settings, resolve(settings, url=f"postgresql://app:x@db/{prefix}", broker=endpoints["redis_url"])
+        )
+        for prefix in ("staging", "production")
+        for settings in [Settings(state_dir=tmp_path, redis_prefix=f"{prefix}:")]
+    )
+
+    assert not production.owns(tmp_path / f"1-2{staging.file_suffix}.spool")
 
 
 async def test_the_embedded_stack_takes_its_turns_after_its_ports_have_changed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / "docs").rglob("*.md"))}
 RUN_HERE = ("docs/guides/agents.md", "docs/guides/watching.md")  # the quick start has a test of its own, on a stack
 STRICT = {"PYTHONWARNINGS": "error"}
-OURS_ELSEWHERE = {"AFTERMIND_X", "AFTERMIND_URL", "AFTERMIND_KEY"}
+OURS_ELSEWHERE = {"AFTERMIND_X"}
 
 
 def blocks(page: str, kind: str) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,14 +180,12 @@ def spool_deployment(settings: Settings, where: Addresses) -> Deployment:
     prefix = settings.redis_prefix
     redis, database = redis_address(where.required_redis, prefix), database_address(where.store)
     also = frozenset({redis, database})
-    try:
+    with suppress(errors.InvalidSettings, ValueError):  # of a stack that this process may not use
         known = _read_endpoints(settings.state_dir)
-    except errors.InvalidSettings:  # of a stack that this process may not use
-        known = None
-    if known is not None and redis == redis_address(known.required_redis, prefix):
-        redis = EMBEDDED_REDIS
-    if known is not None and database == database_address(known.store):
-        database = EMBEDDED_DATABASE
+        if known is not None and redis == redis_address(known.required_redis, prefix):
+            redis = f"{EMBEDDED_REDIS}/{prefix}"
+        if known is not None and database == database_address(known.store):
+            database = EMBEDDED_DATABASE
     return Deployment(redis, database, also=also)
 
 

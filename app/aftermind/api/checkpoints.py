@@ -68,17 +68,9 @@ class Checkpoints:
 
         async def write(tx: Transaction) -> Checkpoint:
             await self._begin(tx, scope, name)
-            before = await self._read(tx, scope, name)
-            await self._put(tx, scope, name, content, expires_in)
-            now = await self._parts.store.now(tx)
-            return Checkpoint(
-                scope=scope,
-                run_id=run_id,
-                state=state,
-                created_at=now if before is None else before.created_at,
-                updated_at=now,
-                expires_at=None if expires_in is None else now + expires_in,
-            )
+            given = await self._put(tx, scope, name, content, expires_in)
+            stored = await self._read(tx, scope, name)
+            return _load(scope, stored or given)  # one that expires within a millisecond is not there any more
 
         return await self._parts.effects.commit(scope.owner, write)
 
@@ -172,10 +164,12 @@ class Checkpoints:
         found = await self._parts.store.items(tx, scope.owner, [name])
         return found[0] if found else None
 
-    async def _put(self, tx: Transaction, scope: Scope, name: str, content: str, ttl: timedelta | None) -> None:
+    async def _put(self, tx: Transaction, scope: Scope, name: str, content: str, ttl: timedelta | None) -> StoredItem:
         now = datetime.now(UTC)
-        item = StoredItem(name=name, content=content, ttl=ttl, created_at=now, updated_at=now)
+        expires = None if ttl is None else now + ttl
+        item = StoredItem(name=name, content=content, ttl=ttl, created_at=now, updated_at=now, expires_at=expires)
         await self._parts.store.put_items(tx, scope.owner, [item])
+        return item
 
 
 def _dump(scope: Scope, run_id: str, state: Mapping[str, Json], *, resumed_at: datetime | None) -> str:

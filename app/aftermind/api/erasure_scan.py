@@ -2,13 +2,16 @@
 
 import asyncio
 import mmap
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aftermind import errors
-from aftermind.api.address_resolution import REDIS, Addresses, spool_deployment
+from aftermind.api.address_resolution import REDIS, Addresses
 from aftermind.indexes.client import IndexClient
+from aftermind.outbox.spool import foreign_files
+from aftermind.outbox.spool_deployment import Deployment
 from aftermind.settings import Settings
 from aftermind.types import EmbedderIdentity, Scope
 from aftermind.types.erasure_report import ErasureReport, SearchedPlace
@@ -36,10 +39,11 @@ class ErasureScan:
         index: IndexClient | None,
         identify: Callable[[], Awaitable[EmbedderIdentity]],
         *,
+        deployment: Deployment | None = None,
         in_rows: Callable[[Scope, Sequence[str]], Awaitable[tuple[int, int, int]]] | None = None,
     ) -> None:
         self._settings, self._where, self._index, self._identify = settings, where, index, identify
-        self._in_rows = in_rows
+        self._deployment, self._in_rows = deployment, in_rows
 
     async def scan(self, owner: Scope, texts: Sequence[str]) -> ErasureReport:
         """Every place, the primary's tables first. Raises `StoreUnavailable` where the primary does not answer."""
@@ -53,9 +57,19 @@ class ErasureScan:
                 *await self._in_postgres(owner, texts),
                 *await self._in_redis(owner, texts),
                 await asyncio.to_thread(self._in_spool, texts),
-                await asyncio.to_thread(_in_files, "logs", (self._settings.state_dir / "logs").rglob("*"), texts),
+                await asyncio.to_thread(_in_files, "logs", self._settings.state_dir / "logs", texts),
                 *indexed,
             )
+        )
+
+    def _in_spool(self, texts: Sequence[str]) -> SearchedPlace:
+        """Searches the files for other deployments too; an erasure does not reach those, so they are named."""
+        found = _in_files("spool", self._settings.spool_dir, texts)
+        foreign = foreign_files(self._settings.spool_dir, self._deployment)
+        if found.missing or not foreign:
+            return found
+        return replace(
+            found, missing=f"files for another deployment, where a forget deletes nothing: {foreign[0].parent}"
         )
 
     async def _in_index(self, index: IndexClient, owner: Scope) -> SearchedPlace:
@@ -86,11 +100,6 @@ class ErasureScan:
                 await each.close()
         return places
 
-    def _in_spool(self, texts: Sequence[str]) -> SearchedPlace:
-        """Without the files for another deployment: its users are others, whatever their ids."""
-        deployment = spool_deployment(self._settings, self._where)
-        return _in_files("spool", filter(deployment.owns, self._settings.spool_dir.rglob("*")), texts)
-
     async def _in_redis(self, owner: Scope, texts: Sequence[str]) -> list[SearchedPlace]:
         keys = Keys(self._settings.redis_prefix)
         urls = {"redis": self._where.required_redis}
@@ -117,8 +126,8 @@ class ErasureScan:
         )
 
 
-def _in_files(name: str, listed: Iterable[Path], texts: Sequence[str]) -> SearchedPlace:
-    paths = sorted(path for path in listed if path.is_file())
+def _in_files(name: str, folder: Path, texts: Sequence[str]) -> SearchedPlace:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     spelt = [each.encode() for each in texts]
     found, size = 0, 0
     for path in paths:

@@ -14,7 +14,7 @@ from aftermind.api.memory_services import Parts
 from aftermind.ledger.protocol import Backlog
 from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
-from aftermind.outbox.spool import damaged_files, foreign_files
+from aftermind.outbox.spool import damaged_files, foreign_files, stranded_files
 from aftermind.outbox.spool_deployment import Deployment, describe_target
 from aftermind.outbox.spool_segment import DAMAGED
 from aftermind.settings import ModelBudget, Settings
@@ -168,7 +168,7 @@ def damaged_spool(settings: Settings) -> str:
 
 def foreign_spool(settings: Settings, deployment: Deployment | None) -> str:
     """Message about spool files for another deployment; "" if there are none."""
-    found = foreign_files(settings.spool_dir, deployment)
+    found = stranded_files(settings.spool_dir, deployment)
     return "; ".join(f"{path} is for another deployment: {describe_target(path)}" for path in found)
 
 

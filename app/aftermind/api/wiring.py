@@ -456,7 +456,7 @@ def _postgres_services(
         recall_counts=RecallCounts(send_recall_counts) if settings.metric_history else None,
         index=index,
         identify_embedder=identify,
-        erasure_scan=ErasureScan(settings, where, index, identify),
+        erasure_scan=ErasureScan(settings, where, index, identify, deployment=deployment),
         deployment=deployment,
         gate=providers.gate,
         refused_texts=lambda: vault.refused + recall_vault.refused,

@@ -46,7 +46,7 @@ class GoldConversation:
 def read(path: Path, *, user: str | None = None) -> list[GoldConversation]:
     """The conversations of a file, whose format is detected. `user` is the default for questions without `user_id`.
 
-    Questions without evidence are left out. Raises `InvalidGoldSet`.
+    Questions whose evidence is empty are left out. Raises `InvalidGoldSet`, also where a question lacks `evidence`.
     """
     data = _parse(path)
     try:
@@ -136,7 +136,7 @@ def _own(data: Iterable[Mapping[str, Any]], user: str | None) -> list[GoldConver
     """Questions to memories that are stored, by user."""
     by_user: dict[str | None, list[GoldQuestion]] = {}
     for each in data:
-        given = each.get("evidence") or ()
+        given = each["evidence"] or ()
         question = GoldQuestion(
             text=_text(each, "question"),
             evidence=(given,) if isinstance(given, str) else tuple(map(str, given)),

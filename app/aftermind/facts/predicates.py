@@ -89,10 +89,10 @@ _SINGLE = frozenset(
 
 # Words by which questions ask for a predicate: English ones that its name lacks, German, Spanish and French ones.
 _QUESTION_WORDS: Mapping[str, str] = {
-    "lives_in": "address wohne wohnst wohnt wohnen wohnte lebe lebst lebt lebte Wohnort "
-    "vivo vives vive vivir vivía habite habites habiter habitais",
-    "works_at": "job employer employed company workplace arbeite arbeitest arbeitet arbeitete Arbeitgeber "
-    "trabajo trabajas trabaja trabajaba empresa travaille travailles travaillais employeur",
+    "lives_in": "address wohne wohnst wohnt wohnen wohnte gewohnt lebe lebst lebt lebte gelebt Wohnort "
+    "vivo vives vive vivir vivía vivido habite habites habiter habitais habité vivais vécu",
+    "works_at": "job employer employed company workplace arbeite arbeitest arbeitet arbeitete gearbeitet Arbeitgeber "
+    "trabajo trabajas trabaja trabajaba trabajado empresa travaille travailles travaillais travaillé employeur",
     "has_job": "work occupation profession career Beruf arbeite arbeitest trabajo trabajas profesión "
     "métier travaille travailles",
     "likes": "mag magst liebe gusta gustan encanta aime aimes",
@@ -105,7 +105,7 @@ _QUESTION_WORDS: Mapping[str, str] = {
     "name": "heiße heißt llamo llamas nombre appelle appelles nom prénom",
     "birthday": "born birth Geburtstag cumpleaños anniversaire",
     "attends": "study school college university "
-    "studiere studierst Universität estudio estudias universidad étudie université",
+    "studiere studierst studiert Universität estudio estudias estudiado universidad étudie étudié université",
     "has_partner": "girlfriend boyfriend fiancé fiancée",
     "spouse": "wife husband married partner",
     "comes_from": "origin hometown",

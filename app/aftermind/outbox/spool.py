@@ -31,8 +31,9 @@ FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also mak
 WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
 WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is forgotten after some 50
 FOREIGN_REMEDY = (
-    "Run an agent, the service or `aftermind recall` with the addresses of that deployment and this state folder: it "
-    "sends them. If both addresses have changed, rename the file: remove everything from the first @ to .spool."
+    "Run an agent or the service with the addresses of that deployment and this state folder: it sends them. If both "
+    "addresses have changed, and the process of the file has ended, rename it: remove everything from the first @ to "
+    ".spool. See troubleshooting, Spooled turns are for another deployment."
 )
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
@@ -43,8 +44,8 @@ log = get_logger(__name__)
 class Spool:
     """The spool of one state folder. Constructing it touches no disk. Safe across threads, loops and forks.
 
-    `max_bytes` bounds the folder, of all processes together; 0 refuses every turn. Without a `deployment` its files are
-    for any, and it takes over every file.
+    `max_bytes` bounds the files of its deployment, of all processes together; 0 refuses every turn. Without a
+    `deployment` its files are for any, and it takes over every file.
     """
 
     def __init__(
@@ -102,12 +103,11 @@ class Spool:
 
     def report_foreign_files(self) -> None:
         """Warn once of each file for another deployment that no running process writes; reads the folder."""
-        with suppress(OSError):  # a file that was sent in between, or no rights to read it
-            for path in foreign_files(self.folder, self._deployment):
-                if path not in self._reported and not is_locked(path):
-                    self._reported.add(path)
-                    evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
-                    log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
+        for path in stranded_files(self.folder, self._deployment):
+            if path not in self._reported:
+                self._reported.add(path)
+                evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
+                log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
 
     @property
     def unsent(self) -> int:
@@ -192,7 +192,7 @@ class Spool:
                     future.set_result(None)
 
     def _check_capacity(self, wanted: int) -> None:
-        held = sum(_size(path) for path in _spool_files(self.folder))
+        held = sum(_size(path) for path in self._paths())
         if held + wanted > self._max_bytes:
             raise errors.SpoolFull(str(self.folder), held, self._max_bytes)
 
@@ -339,6 +339,11 @@ def foreign_files(folder: Path, deployment: Deployment | None) -> list[Path]:
     if deployment is None:
         return []
     return sorted(path for path in folder.rglob("*.spool") if not deployment.owns(path))
+
+
+def stranded_files(folder: Path, deployment: Deployment | None) -> list[Path]:
+    """Of the files for another deployment, those with turns that no running process holds, or that are not readable."""
+    return [path for path in foreign_files(folder, deployment) if _size(path) and not is_locked(path)]
 
 
 def damaged_files(folder: Path) -> list[Path]:

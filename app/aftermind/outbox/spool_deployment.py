@@ -4,9 +4,13 @@
 the file all the same. A file without addresses in its name, as earlier releases write it, is for any deployment.
 """
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -15,9 +19,10 @@ from aftermind.wire.redis import cluster, sentinel
 
 EMBEDDED_REDIS = "embedded-redis"  # of the folder that the spool is in: its ports may change
 EMBEDDED_DATABASE = "embedded-postgres"
-MAX_ADDRESS_CHARS = 80  # file systems allow 255 bytes for a name; a longer list of hosts is cut, with a digest of it
+MAX_ADDRESS_CHARS = 45  # a name may have 143 bytes on encrypted file systems; a longer one is cut, with a digest of it
 _DIGEST_CHARS = 16
 _LOOPBACK = frozenset({"localhost", "::1"})
+_NAMED_IN = ("dbname", "database")  # options of a Postgres URL without a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class Deployment:
 
     redis: str
     database: str
-    also: frozenset[str] = field(default=frozenset())
+    also: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def file_suffix(self) -> str:
@@ -52,35 +57,53 @@ def describe_target(path: Path) -> str:
 def redis_address(url: str, prefix: str) -> str:
     """Hosts, ports, database number or service, and key prefix: another prefix is another deployment."""
     parts = urlsplit(url)
-    options = parse_qs(parts.query)
-    if parts.scheme in ("unix", "redis+socket"):
-        number = options.get("db", options.get("virtual_host", ["0"]))[-1]
-        return f"{parts.path}/{number.strip('/')}/{prefix}"
+    if parts.scheme == "redis+socket":  # Celery's spelling
+        number = parse_qs(parts.query).get("virtual_host", ["0"])[-1]
+        return f"{unquote(parts.path)}/{number.strip('/')}/{prefix}"
     if parts.scheme == sentinel.SCHEME:
         service = sentinel.parse_url(url)
         return f"{_join_places(service.sentinels)}/{service.service}/{service.db}/{prefix}"
     if cluster.is_cluster(url):
         return f"{_join_places(cluster.parse_url(url).seeds)}/0/{prefix}"
-    number = options.get("db", [parts.path.strip("/") or "0"])[-1]
-    return f"{_join_places([(parts.hostname or 'localhost', parts.port or cluster.DEFAULT_PORT)])}/{number}/{prefix}"
+    from redis.asyncio.connection import parse_url  # `aftermind status` needs no Redis
+
+    given = parse_url(url)
+    place = given.get("host", "localhost"), given.get("port", cluster.DEFAULT_PORT)
+    return f"{given.get('path') or _join_places([place])}/{given.get('db', 0)}/{prefix}"
 
 
 def database_address(url: str) -> str:
-    """Hosts, ports and name of a Postgres database."""
-    parts = urlsplit(url)
-    places = postgres_url.parse_hosts(url) or (("localhost", postgres_url.DEFAULT_PORT),)
-    name = parse_qs(parts.query).get("dbname", [unquote(parts.path.strip("/")) or parts.username or ""])[-1]
-    return f"{_join_places(places)}/{name}"
+    """Hosts, ports and name of a Postgres database, or the service that has them; as asyncpg reads URL and `PG*`."""
+    parts, environment = urlsplit(url), os.environ
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if service := options.get("service") or environment.get("PGSERVICE"):
+        return f"service={service}"
+    ports = options.get("port") or environment.get("PGPORT") or str(postgres_url.DEFAULT_PORT)
+    hosts = environment.get("PGHOST") or "localhost"
+    places = postgres_url.parse_hosts(url) or postgres_url.parse_hosts(f"postgresql:///?host={hosts}&port={ports}")
+    user = unquote(parts.username or "") or options.get("user") or environment.get("PGUSER", "")
+    named = [options[name] for name in _NAMED_IN if name in options] or [environment.get("PGDATABASE", "")]
+    name = unquote(parts.path.strip("/")) if parts.path else named[0]
+    return f"{_join_places(places)}/{name or user}"
 
 
 def _join_places(places: Iterable[tuple[str, int]]) -> str:
     """In one order and spelling, however a URL lists them."""
-    named = ((host.lower(), port) for host, port in places)
-    return ",".join(sorted(f"{'127.0.0.1' if host in _LOOPBACK else host}:{port}" for host, port in named))
+    return ",".join(sorted(f"{_spell(host)}:{port}" for host, port in places))
 
 
+def _spell(host: str) -> str:
+    if host.startswith("/"):  # the folder of a socket
+        return host
+    plain = host.lower().rstrip(".")
+    with suppress(ValueError):  # a name
+        plain = str(ip_address(plain))
+    return "127.0.0.1" if plain in _LOOPBACK else plain
+
+
+@lru_cache(maxsize=1024)  # of each file at each recall
 def _encode(address: str) -> str:
-    encoded = quote(address, safe=":,")
+    encoded = quote(address, safe=",")  # some mounts refuse a colon
     if len(encoded) <= MAX_ADDRESS_CHARS:
         return encoded
     digest = sha256(encoded.encode()).hexdigest()[:_DIGEST_CHARS]

@@ -289,8 +289,11 @@ def _check(kind: bytes, body: bytes) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a running process holds the file. Raises `OSError`."""
-    fd = os.open(path, os.O_RDONLY)
+    """Whether a running process holds the file; not, where this process may not read it."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -28,6 +28,9 @@ MIN_MARKERS = 2  # different words of a language, unless one is a first-person w
 FIRST_PERSON_WEIGHT = 1.5  # of a first-person word, relative to 1 for any other word that occurs in one language only
 MIN_SHARE = 0.12  # of the words of a text: an English text may quote a French phrase
 MARGIN = 1.25  # of the best language over the second
+TITLES = frozenset(
+    {"dr", "mr", "mrs", "ms", "prof", "sr", "jr"}
+)  # stop words of Polish or Dutch, and in names everywhere
 
 # Snowball has two more algorithms for some languages.
 _FURTHER_STEMMERS: Mapping[str, str] = {"porter": "en", "dutch_porter": "nl", "serbian": "sr"}
@@ -141,7 +144,7 @@ def _markers() -> Mapping[str, tuple[tuple[str, float], ...]]:
     shared: dict[str, list[str]] = defaultdict(list)
     for code in _languages():
         for word in _function_words(code) if code != "st" else ():  # syllables that occur in names everywhere
-            if len(word) > 1:
+            if len(word) > 1 and word not in TITLES:
                 shared[word].append(code)
     # English has the whole list: a text is taken for another language only on strong evidence.
     broad = {word for word in stopwordsiso.stopwords("en") if len(word) > 2}

@@ -78,9 +78,10 @@ _RELATIVE = re.compile(
 )
 _FORMERLY = re.compile(
     r"\b(?:used? to|before|former|formerly|previous|previously|earlier|originally|once|ago|"
-    r"(?:was|were) (?:my|our|his|her|their|the) first|früher|bevor|auparavant|"
+    r"(?:was|were) (?:my|our|his|her|their|the) first|früher|bevor|vorher|zuvor|damals|auparavant|"
     r"vor [\w-]+ (?:gewohnt|gelebt|gearbeitet|studiert)|(?:wohnte|lebte|arbeitete|studierte) ich vor|"
-    r"(?:habitais|vivais|travaillais|étudiais)\b.*\bavant|(?:vivía|trabajaba|estudiaba)\b.*\bantes)\b",
+    r"(?:habitais|vivais|travaillais|étudiais|habité|vécu|travaillé|étudié)\b.*\bavant|"
+    r"(?:vivía|trabajaba|estudiaba|vivido|trabajado|estudiado)\b.*\bantes)\b",
     re.IGNORECASE,
 )
 # "Where have I lived?" and "Did I ever have a dog?" ask for all times until now; "how long have I lived here" does not,

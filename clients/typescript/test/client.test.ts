@@ -3,8 +3,8 @@ import test from "node:test";
 
 import { AftermindError, createAftermind, unwrap, type MemoryEvent } from "../src/index.js";
 
-const baseUrl = process.env["AFTERMIND_URL"] ?? "";
-const token = process.env["AFTERMIND_KEY"] ?? "";
+const baseUrl = process.env["MEMORY_URL"] ?? "";
+const token = process.env["MEMORY_KEY"] ?? "";
 const client = createAftermind({ baseUrl, token });
 
 async function nextOf(events: AsyncGenerator<MemoryEvent>, name: MemoryEvent["event"]): Promise<MemoryEvent> {

@@ -7,8 +7,8 @@ import { answer } from "../src/chat.js";
 import { model } from "./model.js";
 
 const memory = createAftermind({
-  baseUrl: process.env["AFTERMIND_URL"] ?? "",
-  token: process.env["AFTERMIND_KEY"] ?? "",
+  baseUrl: process.env["MEMORY_URL"] ?? "",
+  token: process.env["MEMORY_KEY"] ?? "",
 });
 
 async function said(userId: string): Promise<string[]> {

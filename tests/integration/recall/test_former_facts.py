@@ -19,6 +19,33 @@ async def test_a_question_about_the_past_has_what_was_true_before_what_took_its_
     assert texts(block).index("user lives in Bergen") < texts(block).index("user lives in Oslo")
 
 
+@pytest.mark.parametrize(
+    ("said", "questions"),
+    [
+        (
+            ("Ich wohne in München.", "Ich bin nach Hamburg gezogen."),
+            ("Wo habe ich früher gewohnt?", "Wo habe ich damals gewohnt?"),
+        ),
+        (
+            ("Ich arbeite bei BMW.", "Ich arbeite bei Airbus."),
+            ("Wo habe ich früher gearbeitet?", "Wo arbeitete ich früher?"),
+        ),
+        (("Vivo en Bilbao.", "Me mudé a Madrid."), ("¿Dónde he vivido antes?",)),
+        (("J'habite à Lyon.", "J'ai déménagé à Paris."), ("Où ai-je habité avant ?",)),
+    ],
+)
+async def test_a_question_about_the_past_is_read_in_the_perfect_tense_too(
+    empty: Memory, said: tuple[str, str], questions: tuple[str, ...]
+) -> None:
+    await say(empty, (said[0], (2025, 3, 1)), (said[1], (2025, 9, 1)))
+    (former,) = [each for each in await empty.facts.history(user_id="vera") if each.valid_to is not None]
+
+    for question in questions:
+        found = await empty.recall_scored(question, user_id="vera", load=["facts"])
+        facts = [each.item for each in found if isinstance(each.item, Fact)]
+        assert facts[0].object == former.object, question
+
+
 async def test_a_question_that_names_a_former_home_or_employer_has_it_first(empty: Memory) -> None:
     await say(
         empty,

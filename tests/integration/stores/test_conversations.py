@@ -145,6 +145,9 @@ async def test_concurrent_changes_of_metadata_are_all_there(memory: Memory) -> N
     assert await memory.session_metadata(**SHOWN) == {f"f{n}": n for n in range(8)}
 
 
+TIMES = ("created_at", "updated_at", "expires_at")
+
+
 async def test_one_of_many_callers_resumes_a_run(memory: Memory) -> None:
     state = {"step": 3, "messages": [{"role": "user", "content": "Book it?"}]}
     saved = await memory.checkpoints.save("run 1", state, agent_id="booker", **SHOWN)
@@ -162,6 +165,7 @@ async def test_one_of_many_callers_resumes_a_run(memory: Memory) -> None:
     )
 
     (resumed,) = [each for each in ended if not isinstance(each, BaseException)]
+    assert [getattr(resumed, name) for name in TIMES] == [getattr(saved, name) for name in TIMES]
     assert (resumed.state, resumed.scope.agent_id, saved.state) == (state, "booker", state)
     assert sum(isinstance(each, errors.CheckpointResumed) for each in ended) == 4
     assert [each.run_id for each in await memory.checkpoints.list(resumed=True, **SHOWN)] == ["run 1"]

@@ -34,7 +34,7 @@ def test_requests_events_and_tokens_work_from_node(service: Service) -> None:
     if typescript_schema.run_npm("--version").returncode:
         pytest.skip("npm cannot install the libraries of clients/typescript")
 
-    done = typescript_schema.run_npm("test", AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"])
+    done = typescript_schema.run_npm("test", MEMORY_URL=service.url, MEMORY_KEY=service.keys["all"])
 
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-1_000:]
 
@@ -44,9 +44,7 @@ def test_requests_events_and_tokens_work_from_node(service: Service) -> None:
 def test_the_example_of_the_vercel_ai_sdk_works(service: Service) -> None:
     build_example()
 
-    done = typescript_schema.run_npm(
-        "test", folder=EXAMPLE, AFTERMIND_URL=service.url, AFTERMIND_KEY=service.keys["all"]
-    )
+    done = typescript_schema.run_npm("test", folder=EXAMPLE, MEMORY_URL=service.url, MEMORY_KEY=service.keys["all"])
 
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-1_000:]
 
@@ -66,7 +64,7 @@ async def test_attacks_reach_the_model_of_the_vercel_ai_sdk_as_data_only(
                 typescript_schema.NODE / "bin" / "node",
                 "dist/test/prompts.js",
                 cwd=EXAMPLE,
-                env={**os.environ, "AFTERMIND_URL": url, "AFTERMIND_KEY": key},
+                env={**os.environ, "MEMORY_URL": url, "MEMORY_KEY": key},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )

@@ -119,7 +119,8 @@ def test_own_questions_are_asked_of_stored_memories(tmp_path: Path) -> None:
         ("[1]", "JSON objects"),
         ([], "JSON objects"),
         ([{"evidence": ["x"]}], "'question' is missing"),
-        ([{"question": "Who?"}], "no question has `evidence`"),
+        ([{"question": "Who?", "evidence": []}], "no question has `evidence`"),
+        ([{"question": "Who?", "evidence": "x"}, {"question": "Where?", "evidences": "y"}], "'evidence' is missing"),
         ({**FLAT, "sessions": [{"n": 1, "at": "yesterday", "turns": []}]}, "no date"),
     ],
 )
