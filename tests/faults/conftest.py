@@ -30,4 +30,4 @@ def module_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers
         running.make_template()
         yield running
     finally:
-        running.stack.destroy()
+        running.destroy()

@@ -31,7 +31,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     running = start(tmp_path_factory.mktemp("nothing-lost") / "stack", settings=NO_POWER_IS_CUT)
     running.make_template()
     yield running
-    running.stack.destroy()
+    running.destroy()
 
 
 @pytest.mark.long  # 115 s of CPU time each; a tenth of all others together
