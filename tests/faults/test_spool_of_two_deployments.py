@@ -162,18 +162,16 @@ async def test_files_of_another_deployment_take_no_space_of_this_one(tmp_path: P
     assert sum(path.stat().st_size for path in (tmp_path / "spool").iterdir()) > 1_000
 
 
-async def test_a_proof_names_the_files_of_another_deployment(
+async def test_a_search_for_what_is_left_names_the_files_of_another_deployment(
     valkey: Valkey, database: Database, staging: Database, staging_redis: Valkey, tmp_path: Path
 ) -> None:
     path = await spool_one(staging, staging_redis, tmp_path)
     async with memory_on(database, valkey, tmp_path) as memory:
-        await (await memory.remember(TEXT, user_id="alice", session_id="s")).status()
-        forgotten = await memory.forget(user_id="alice", prove=True)
+        left = await memory.verify_erasure(TEXT, user_id="alice")
 
+    [spool] = [place for place in left.places if place.name == "spool"]
     assert path.exists()
-    assert forgotten.proof is not None
-    [spool] = [place for place in forgotten.proof.after.places if place.name == "spool"]
-    assert "another deployment" in spool.missing
+    assert (spool.found, "another deployment" in spool.missing) == (1, True)
 
 
 async def test_one_embedded_redis_with_two_prefixes_is_two_deployments(tmp_path: Path) -> None:

@@ -739,7 +739,6 @@ with Memory({store!r}) as memory:
 
     assert (ended.returncode, ended.stderr) == (0, "")
     with sync.Memory(store) as memory:
-        memory.drain(user_id="ann", timeout=30)
         assert [each.content for each in memory.history(user_id="ann")] == ["Count.", "One"]
 
 
