@@ -151,7 +151,7 @@ async def opened(browser: Browser, deployment: Deployment) -> AsyncIterator[Page
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def page(opened: Page, deployment: Deployment, complaints: list[str]) -> AsyncIterator[Page]:
-    """The page, signed in anew, on which nothing may go wrong unseen: no console error, no script error, no 5xx."""
+    """The page after a new sign-in. Nothing may fail unseen on it: no console error, no script error, no 5xx."""
     await deployment.sign_in(opened.context)
 
     def heard(message: ConsoleMessage) -> None:

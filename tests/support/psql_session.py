@@ -16,7 +16,7 @@ class PsqlSession:
         self._running: subprocess.Popen[str] | None = None
 
     def run(self, *statements: str) -> str:
-        """Their bare output; begun anew if the session has ended since the last call."""
+        """Their bare output; in a new session if the last one has ended."""
         if self._running is not None:
             try:
                 return self._ask(self._running, *statements)

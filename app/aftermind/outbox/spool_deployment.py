@@ -22,7 +22,6 @@ EMBEDDED_DATABASE = "embedded-postgres"
 MAX_ADDRESS_CHARS = 45  # a name may have 143 bytes on encrypted file systems; a longer one is cut, with a digest of it
 _DIGEST_CHARS = 16
 _LOOPBACK = frozenset({"localhost", "::1"})
-_NAMED_IN = ("dbname", "database")  # options of a Postgres URL without a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def database_address(url: str) -> str:
     hosts = environment.get("PGHOST") or "localhost"
     places = postgres_url.parse_hosts(url) or postgres_url.parse_hosts(f"postgresql:///?host={hosts}&port={ports}")
     user = unquote(parts.username or "") or options.get("user") or environment.get("PGUSER", "")
-    named = [options[name] for name in _NAMED_IN if name in options] or [environment.get("PGDATABASE", "")]
-    name = unquote(parts.path.strip("/")) if parts.path else named[0]
+    named = options.get("dbname") or options.get("database") or environment.get("PGDATABASE")
+    name = unquote(parts.path.strip("/")) if parts.path else named
     return f"{_join_places(places)}/{name or user}"
 
 

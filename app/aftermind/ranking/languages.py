@@ -28,9 +28,7 @@ MIN_MARKERS = 2  # different words of a language, unless one is a first-person w
 FIRST_PERSON_WEIGHT = 1.5  # of a first-person word, relative to 1 for any other word that occurs in one language only
 MIN_SHARE = 0.12  # of the words of a text: an English text may quote a French phrase
 MARGIN = 1.25  # of the best language over the second
-TITLES = frozenset(
-    {"dr", "mr", "mrs", "ms", "prof", "sr", "jr"}
-)  # stop words of Polish or Dutch, and in names everywhere
+TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "sr", "jr"})  # stop words of some languages, in names of all
 
 # Snowball has two more algorithms for some languages.
 _FURTHER_STEMMERS: Mapping[str, str] = {"porter": "en", "dutch_porter": "nl", "serbian": "sr"}

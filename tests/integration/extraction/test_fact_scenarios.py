@@ -45,8 +45,8 @@ async def test_what_is_believed_at_each_moment_is_what_a_careful_reader_would_be
     provider.script.facts = story.script
 
     for number, session in enumerate(story.sessions):
-        for told in session:
-            await learnt.memory.remember(told.message, user_id=user, session_id=f"s{number}")
+        for turn in session:
+            await learnt.memory.remember(turn.message, user_id=user, session_id=f"s{number}")
         await learnt.settle()
 
     for belief in story.beliefs:

@@ -4,8 +4,8 @@ A form is a regular expression, matched case-insensitively at the start of a cla
 `{o}` is the object, `{was}` the object that it replaces, `{deny}` a denied one. At the end of a form `{o}` is the rest
 of the clause, of which `object_phrase` takes the part that the kind of object allows; of two kinds ("name thing") the
 first that fits. With `object = "same"` the form itself captures the object as `(?P<o>…)`; an empty one of a form that
-ends is every object of the predicate. A correction is of one of its predicates (`*`: of any). `p` names
-a favorite, `kin` a relative, `status` a relationship.
+ends is every object of the predicate. A correction changes a fact of one of the rule's predicates
+(`*`: of any). `p` names a favorite, `kin` a relative, `status` a relationship.
 """
 
 import re
