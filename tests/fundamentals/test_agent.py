@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from aftermind import (
     Agent,
@@ -28,6 +29,7 @@ from aftermind.agent import TextDelta, ToolCalled, ToolReturned
 from aftermind.events.types import MemoryRecallCompleted
 from aftermind.llm.protocols import ChatReply, ToolCall
 from aftermind.testing import ScriptedChatModel
+from tests.support.servers import Servers
 
 
 async def test_an_agent_remembers_what_was_said_and_recalls_it_in_another_session(memory: Memory, user: str) -> None:
@@ -129,6 +131,24 @@ async def test_a_turn_from_a_block_is_dropped_if_its_user_was_forgotten_since(me
     assert await memory.history(user_id=user) == []
     with pytest.raises(errors.InvalidQuery, match="`last_erasure`"):
         await memory.remember("Hello.", user_id=user, recalled=block.text)  # type: ignore[arg-type]
+
+
+async def test_a_turn_from_a_block_is_dropped_where_redis_has_lost_the_number_of_the_last_erasure(
+    settings: Settings, servers: Servers, user: str
+) -> None:
+    alone = settings.model_copy(update={"redis_prefix": f"{user}:"})  # without workers nothing gives Redis the number
+    for _ in range(2):
+        async with Memory(settings=alone) as memory:
+            await memory.remember("My PIN is 4711.", user_id=user)
+            block = await memory.recall("What is my PIN?", user_id=user)
+            await memory.remember("Thanks.", user_id=user, recalled=block)
+            assert [each.content for each in await memory.history(user_id=user)] == ["My PIN is 4711.", "Thanks."]
+
+            await memory.forget(user_id=user)
+            await memory.remember([Message.assistant("It is 4711.")], user_id=user, recalled=block)
+            assert await memory.history(user_id=user) == []
+        async with Redis.from_url(servers.redis_url) as redis:
+            await redis.delete(*[key async for key in redis.scan_iter(f"{user}:*")])
 
 
 async def test_the_receipt_of_a_run_with_a_key_is_of_prompt_and_answer(memory: Memory, user: str) -> None:

@@ -89,6 +89,7 @@ from aftermind.types import (
 from aftermind.types.fact import USER
 from aftermind.types.feedback import FeedbackCount
 from aftermind.types.message import RECORD
+from aftermind.types.scope import GROUP_PREFIX
 from aftermind.types.uuid7 import uuid7
 from aftermind.wire.pending import Pending
 from aftermind.wire.turn_encoding import decode_readable
@@ -441,10 +442,24 @@ class Recall:
                 self._routing.leave(asked.node, "no answer in time")
             return False
 
+    async def _last_committed_erasure(self, run: _Run, route: Route) -> int | None:
+        """By the owner's tombstones on the primary, where Redis does not have the number.
+
+        None for a group: those of each author would count, and a number that is too low would drop their turns.
+        """
+        owner = run.query.scope.owner
+        if self._pending is None or route.served_by is not ServedBy.PRIMARY or (owner.user_id or "").startswith(GROUP_PREFIX):
+            return None
+        received = self._pending.generation.known or 0
+        found = await self._store.admission_state(route.tx, owner, [], generation=received)
+        return max([received, *(stone.generation for stone in found.stones)])
+
     async def _read_route(self, run: _Run, route: Route, limit: int) -> None:
         """Place the pending turns, then find, rank and read on one node."""
         if self._generation is not None:
             run.last_erasure = await self._generation(route.tx)
+        elif run.last_erasure is None:
+            run.last_erasure = await self._last_committed_erasure(run, route)
         if run.accepted or run.local:
             turns = await standing_turns(self._store, route.tx, run.query.scope.owner, run.accepted, run.local)
             shown = to_episodes(turns, run.query.known_at)
