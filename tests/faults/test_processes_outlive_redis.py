@@ -142,6 +142,11 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
                 except httpx.TransportError:
                     return False
 
+            async def refuses() -> bool:
+                redis = (await api.get("/readyz")).json()["parts"]["redis"]
+                answering = how in ("readonly", "full")
+                return redis["state"] == ("degraded" if answering else "down")
+
             async def tell(text: str) -> None:
                 taken = await api.post("/v1/users/ann/turns", json={"messages": [text]}, headers=login)
                 assert taken.status_code == 202, taken.text
@@ -154,6 +159,7 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
                 try:
                     for number in range(5):
                         await tell(f"meanwhile {number}")
+                    await wait_until(refuses, description="/readyz reports it")
                 finally:
                     end()
             await tell("afterwards")

@@ -23,6 +23,7 @@ from aftermind.types.job import MODEL_KINDS, to_dollars
 from aftermind.types.job_admin import JobPause
 from aftermind.wire import queues
 from aftermind.wire.pending import Pending, PendingBacklog
+from aftermind.wire.pending_types import PendingLimits
 from aftermind.wire.redis.client import run_all
 from aftermind.wire.redis_keys import Keys
 
@@ -271,6 +272,13 @@ async def _jobs(parts: Parts) -> str:
 async def _redis(parts: Parts) -> str:
     assert parts.redis is not None
     await run_all(each.call("PING") for each in parts.redis.shards)
+    if parts.pending is not None:
+        limits = PendingLimits.from_settings(parts.settings)
+        try:  # no turn at all: Redis refuses the call where it would refuse a turn
+            await run_all(each.accept([], limits=limits) for each in parts.pending.shards)
+        except errors.RedisUnavailable as exc:
+            why = exc.why.removesuffix(".")
+            return f"!answers, but refuses turns: {why}. Until it accepts them, they wait in the spool or in Postgres."
     return "answers"
 
 
