@@ -448,7 +448,8 @@ class Recall:
         None for a group: those of each author would count, and a number that is too low would drop their turns.
         """
         owner = run.query.scope.owner
-        if self._pending is None or route.served_by is not ServedBy.PRIMARY or (owner.user_id or "").startswith(GROUP_PREFIX):
+        is_of_group = (owner.user_id or "").startswith(GROUP_PREFIX)
+        if self._pending is None or route.served_by is not ServedBy.PRIMARY or is_of_group:
             return None
         received = self._pending.generation.known or 0
         found = await self._store.admission_state(route.tx, owner, [], generation=received)
