@@ -100,12 +100,12 @@ class Grammar:
     clause_starts: frozenset[str]
     not_objects: frozenset[str]
     adjectives: frozenset[str]
-    engaged: frozenset[str]  # statuses that end with a partner
     not_names: frozenset[str]
     kin: Mapping[str, str]
     variants: Mapping[str, frozenset[str]]  # of a word, with it: what ends one ends the others
     favorites: Mapping[str, str]
     status_ends: Mapping[str, str]  # by a status of a relationship, the predicates that it ends
+    ended_statuses: Mapping[str, str]  # by such a predicate, the statuses that end with it
     dates: Mapping[str, str]
     date_words: re.Pattern[str]
     durations: Mapping[str, str]  # words of a duration, in English
@@ -127,7 +127,7 @@ class Grammar:
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
     sequel: re.Pattern[str]  # at the end of what is before a clause: it is later than the one before it
-    main_clause: re.Pattern[str]  # the start of a clause of the first person; `joined` by a comma or a conjunction
+    main_clause: re.Pattern[str]  # where a clause starts; `joined` by a comma or conjunction, `second` with no subject
     first_person_word: re.Pattern[str]
     bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
 
@@ -166,7 +166,7 @@ def grammar_of(language: str) -> Grammar:
                 "definite",
                 "generic",
             ),
-            *("anaphora", "engaged"),
+            "anaphora",
         )
     }
     return Grammar(
@@ -176,6 +176,7 @@ def grammar_of(language: str) -> Grammar:
         variants=_variants(data.get("variants", {})),
         favorites=data.get("favorites", {}),
         status_ends=data["status_ends"],
+        ended_statuses=data["ended_statuses"],
         dates=data.get("dates", {}),
         date_words=re.compile(_alternatives(data.get("dates", {}) or {"\x00": ""}), re.IGNORECASE),
         durations=data["durations"],
@@ -197,7 +198,7 @@ def grammar_of(language: str) -> Grammar:
             r"(?P<o>[^,;:]{1,60})",
             re.IGNORECASE,
         ),
-        stops=_stops(data["stops"]),
+        stops=_stops(f"{data['stops']}|{_second_clause(data)}"),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
@@ -278,14 +279,21 @@ def _joined(text: str) -> str:
 
 
 def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
-    """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I"."""
+    """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I", "and worked"."""
     conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
     subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
     joined = (
         rf"{conjunction}(?:(?:{possessive})|(?:[\w'-]+ ){{0,3}}?(?:{subject}))|[,;] (?:[^\W\d]{{1,9}} )?(?:{subject})"
     )
+    joined = rf"{joined}|[,;]? (?P<second>{_second_clause(data)})"
     aside = rf"[,;]? (?:{data['asides']})(?!\w)"
     return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
+
+
+def _second_clause(data: Mapping[str, Any]) -> str:
+    """A conjunction and the verb of a clause that shares its subject: "and worked at Asda until 2020"."""
+    joint = _alternation([*_words(data["conjunctions"]), data["contrast"]])
+    return rf"(?:{joint}) (?:{_joined(data['second_verbs'])})"
 
 
 def _alternation(words: Iterable[str]) -> str:

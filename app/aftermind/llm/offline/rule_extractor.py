@@ -56,7 +56,7 @@ class RuleExtractor:
     """
 
     name = "rules"
-    version = "8"
+    version = "9"
     reads_turns_apart = True
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -253,15 +253,16 @@ class _Sentence:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
+        predicates_of_rule = rule.predicate.split()
         if rule.is_successor and not any(
-            self._believed(each, [rule.predicate]) for each in self._names(rule, match["was"])
+            self._believed(each, predicates_of_rule) for each in self._names(rule, match["was"])
         ):
             return
         if objects and rule.listed is not None:
             more, end = self._listed(rule.listed, match.start("o"), end)
             objects = [*objects, *more]
         if rule.is_believed:
-            believed = [each for each in objects if self._believed(each, [rule.predicate])]
+            believed = [each for each in objects if self._believed(each, predicates_of_rule)]
             self.lacks_reference = self.lacks_reference or len(believed) < len(objects)
             objects = believed
         rest = self._text[match.start("o") + end :]
@@ -296,6 +297,7 @@ class _Sentence:
                 known = self._believed(found, names)
                 for each in known:
                     yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
+                    yield from self._ended_statuses(each.predicate, match, at, latest)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
             case FormEffect.PAST if self._believed(found, [predicate]):
@@ -306,8 +308,7 @@ class _Sentence:
                     yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
                 else:
                     yield self._end_of(predicate, "", match, end or said_at, latest)
-                for status in sorted(self._grammar.engaged) if predicate == "has_partner" else ():
-                    yield self._end_of("relationship_status", status, match, end or said_at, latest)
+                yield from self._ended_statuses(predicate, match, end or said_at, latest)
             case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case FormEffect.NOT if other := self._variant_of(predicate, found):
@@ -318,7 +319,10 @@ class _Sentence:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case _:
                 for former in self._names(rule, groups.get("was") or ""):
-                    yield self._claim(predicate, former, valid_to=start or said_at, latest_at=latest)
+                    left = self._period_in(groups["was"] or "") if rule.is_successor else None
+                    is_earlier = left is not None and left.start <= (start or said_at)
+                    at = left.start if left is not None and is_earlier else start or said_at
+                    yield self._claim(predicate, former, valid_to=at, latest_at=None if is_earlier else latest)
                 if instead := self._grammar.not_instead.match(rest):
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
@@ -397,6 +401,12 @@ class _Sentence:
         claim = self._claim(predicate, object_, operation=Operation.END, valid_to=at, latest_at=latest)
         return replace(claim, quote=match.group())
 
+    def _ended_statuses(
+        self, predicate: str, match: re.Match[str], at: datetime, latest: datetime | None
+    ) -> Iterator[Assertion]:
+        for status in self._grammar.ended_statuses.get(predicate, "").split():
+            yield self._end_of("relationship_status", status, match, at, latest)
+
     def _claim(
         self,
         predicate: str,
@@ -449,11 +459,12 @@ class _Sentence:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
         start, end = match.start(), len(self._text) - len(rest)
-        words = self._clause_around(start, end)
+        words = self._clause_around(match, end)
+        if rule.is_successor and self._period_in(second := self._clause_around(match, end, first=match.end("was"))):
+            words = second
         if grammar.ago.search(self._around_object(match)) or grammar.ago.match(rest.lstrip(" ")):
             words = grammar.ago.sub(lambda found: f"{_duration_in_english(grammar, found)} ago", words)
-        if grammar.dates:
-            words = grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
+        words = self._with_english_dates(words)
         ends = rule.effect in (FormEffect.END, FormEffect.LEAVE, FormEffect.PAST)
         if dates.find(_NOW.sub("", words), said_at) is None:
             words = grammar.bare_year.sub(r"in \g<0>", words)
@@ -472,19 +483,34 @@ class _Sentence:
             return None
         return grammar.duration.search(stated) or grammar.duration.match(self._text[end:].lstrip(" "))
 
-    def _clause_around(self, start: int, end: int) -> str:
-        """The words that may date the part from `start` to `end`: up to the next clause with a subject.
+    def _with_english_dates(self, words: str) -> str:
+        grammar = self._grammar
+        if not grammar.dates:
+            return words
+        return grammar.date_words.sub(lambda found: grammar.dates[found.group().lower()], words)
+
+    def _period_in(self, words: str) -> dates.Period | None:
+        return dates.find(self._with_english_dates(words), self._turn.occurred_at)
+
+    def _clause_around(self, match: re.Match[str], end: int, *, first: int | None = None) -> str:
+        """The words that may date the part from the form to `end`: up to the next clause. A past form may share the
+        time of a second verb: "I moved to Oslo and started at Acme in 2015".
 
         They start at the clause of the part, unless the sentence starts with a time or a subordinate clause: "I have
         lived in Oslo since 2015 and I have a dog" dates no dog, "After I left Oslo in 2015, I joined Acme" dates Acme.
         """
         text, grammar = self._text, self._grammar
+        is_past = self._is_past(match)
+        ends = (each.start() for each in grammar.main_clause.finditer(text, end) if not (is_past and each["second"]))
+        stop = next(ends, None)
+        if first is not None:
+            return text[first:stop]
+        start = match.start()
         first = max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
         if self._starts_with_main_clause():
             joined = (found.start() for found in grammar.main_clause.finditer(text, first) if found["joined"])
             first = max((place for place in joined if place < start), default=first)
-        following = grammar.main_clause.search(text, end)
-        return text[first : following.start() if following else None]
+        return text[first:stop]
 
     def _starts_with_main_clause(self) -> bool:
         subject = self._grammar.first_person_word.search(self._text)
