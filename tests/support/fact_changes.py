@@ -75,11 +75,6 @@ class Believing:
 
     def _write(self, changes: Changes) -> None:
         self.last = changes
-        for fact_id in changes.superseded:
-            del self.rows[fact_id]
-        for fact in changes.added:
-            assert fact.id not in self.rows
-            self.rows[fact.id] = fact
         for one in changes.strengthened:
             fact = self.rows[one.fact_id]
             self.rows[one.fact_id] = replace(
@@ -88,6 +83,11 @@ class Believing:
                 sources=fact.sources + one.sources,
                 confidence=max(fact.confidence, one.confidence),
             )
+        for fact_id in changes.superseded:
+            del self.rows[fact_id]
+        for fact in changes.added:
+            assert fact.id not in self.rows
+            self.rows[fact.id] = fact
         for id_ in changes.unsaid:
             del self.said[id_]
         for each in changes.said:

@@ -91,7 +91,10 @@ class Facts:
         group: str | None = None,
         limit: int = 1_000,
     ) -> list[Fact]:
-        """Every row about a subject and predicate, whatever its times: what was believed, and until when."""
+        """Every row about a subject and predicate, whatever its times: what was believed, and until when.
+
+        A fact that was retracted or corrected in the extraction that first had it is superseded when it is recorded.
+        """
         check_whole_number(limit, most=EVERY_FACT, error=errors.InvalidFact)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         async with self._parts.db.transaction(namespace=owner.namespace, read_only=True) as tx:
@@ -369,7 +372,8 @@ class Facts:
                 return None
             episodes = await self._parts.store.episodes(tx, owner, found.sources)
             rows = await self._parts.store.facts(tx, owner, predicate=found.predicate, history=True, limit=EVERY_FACT)
-        replaced = tuple(replaced_facts(found, rows))
+            recorded = await self._parts.store.recorded_assertions(tx, owner, [found.subject])
+        replaced = tuple(replaced_facts(found, rows, recorded))
         return Provenance(fact=found, episodes=tuple(episodes), extractor=found.extractor, replaced=replaced)
 
     async def cardinalities(self, *, namespace: str | None = None) -> dict[str, Cardinality]:

@@ -7,8 +7,8 @@ from itertools import count
 from uuid import UUID
 
 from aftermind.facts import predicates
-from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
-from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
+from aftermind.types import Cardinality, Fact, FactId, Scope
+from aftermind.types.assertion import BY_USER, Assertion, Operation, RecordedAssertion
 
 SHORTLY = timedelta(days=62)  # "last year" and "last month" of a fact that was first heard of since
 BEGINNING = datetime.min.replace(tzinfo=UTC)  # start of a validity without a stated start
@@ -23,13 +23,18 @@ class Folding:
     they had ended. Where the message of a retraction then states another object of a single-valued predicate, without a
     time, that object has the start of the retracted one: "I meant Basel, not Bern". A claim whose time is
     a period ("today", "in 2025") comes after facts that an earlier message began within that period.
+
+    `dropped` are facts that a later assertion removed as if they had never been true. `corrections` are pairs of such a
+    fact and the one in its place, which the same message or call states next, or which begins at the same moment.
     """
 
     owner: Scope
     now: datetime
     rows: dict[FactId, Fact] = field(default_factory=dict)
-    # The current fact that a message retracted, by predicate and message; of single-valued predicates.
-    _retracted: dict[tuple[str, tuple[EpisodeId, ...]], Fact] = field(default_factory=dict)
+    dropped: dict[FactId, Fact] = field(default_factory=dict)
+    corrections: list[tuple[FactId, FactId]] = field(default_factory=list)
+    # Facts that a message or a call has retracted, until it states another object of the predicate.
+    _retracted: dict[tuple[object, ...], list[Fact]] = field(default_factory=dict)
     _undated: set[FactId] = field(default_factory=set)  # facts without a stated start
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
@@ -39,13 +44,11 @@ class Folding:
         """Fold one claim in."""
         claim = self._shift_behind_overlapped(said.claim)
         if claim.operation is Operation.RETRACT:
-            self._retract(claim)
+            self._retracted.setdefault(_statement(said), []).extend(self._retract(claim))
         elif claim.operation is Operation.END:
             self._end(claim, said.claim.valid_to or claim.said_at)
-        elif claim.cardinality is Cardinality.SINGLE:
-            self._assert_single(claim, said.extractor)
         else:
-            self._assert_multi(claim, said.extractor)
+            self._assert(claim, said)
 
     def _shift_behind_overlapped(self, claim: Assertion) -> Assertion:
         """The claim with its time at `latest_at`, if a fact that it ends began within the period of its time.
@@ -74,7 +77,20 @@ class Folding:
             return replace(claim, valid_from=same[-1].valid_from)
         return replace(claim, valid_from=latest)
 
-    def _assert_multi(self, claim: Assertion, extractor: str) -> None:
+    def _assert(self, claim: Assertion, said: RecordedAssertion) -> None:
+        former = self._retracted.pop(_statement(said), [])
+        count = len(self.dropped)
+        if claim.cardinality is Cardinality.SINGLE:
+            current = [fact for fact in former if fact.valid_to is None]
+            if current and claim.valid_from is None and claim.valid_to is None:
+                claim = replace(claim, valid_from=current[-1].valid_from)
+            id_ = self._assert_single(claim, said.extractor)
+        else:
+            id_ = self._assert_multi(claim, said.extractor)
+        former += list(self.dropped.values())[count:]
+        self.corrections += [(fact.id, id_) for fact in former if _overlaps(fact, self.rows[id_])]
+
+    def _assert_multi(self, claim: Assertion, extractor: str) -> FactId:
         ended = predicates.OPPOSITES.get(claim.predicate)
         for fact in self._same(ended, claim.object) if ended else []:
             if fact.valid_to is None:
@@ -85,14 +101,10 @@ class Folding:
                     self._change(fact, valid_to=max(_begins(claim), effective_start(fact)))
         same = [fact for fact in self._same(claim.predicate, claim.object) if _touches(fact, claim)]
         if same:
-            self._again(same[-1], claim)
-        else:
-            self._add(claim, extractor, valid_to=claim.valid_to)
+            return self._again(same[-1], claim)
+        return self._add(claim, extractor, valid_to=claim.valid_to)
 
-    def _assert_single(self, claim: Assertion, extractor: str) -> None:
-        retracted = self._retracted.pop((claim.predicate, claim.sources), None)
-        if retracted is not None and claim.valid_from is None and claim.valid_to is None:
-            claim = replace(claim, valid_from=retracted.valid_from)
+    def _assert_single(self, claim: Assertion, extractor: str) -> FactId:
         start = _begins(claim)
         timeline = sorted(self._with_predicate(claim.predicate), key=effective_start)
         after = next((fact for fact in timeline if effective_start(fact) > start), None)
@@ -104,18 +116,17 @@ class Folding:
         ]
         same = next((fact for fact in timeline if _touches(fact, claim) or _contains(fact, claim)), None)
         if same is not None:
-            self._again(same, claim)
-        elif after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
+            return self._again(same, claim)
+        if after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
             self._close(covering, start)
-            self._again(after, claim, starting=start)
-        elif claim.valid_from is None and claim.valid_to is not None and claim.valid_to <= claim.said_at:
+            return self._again(after, claim, starting=start)
+        if claim.valid_from is None and claim.valid_to is not None and claim.valid_to <= claim.said_at:
             # Of two former objects, both from an unknown start, the second is no correction of the first.
-            self._add(claim, extractor, valid_to=_last_end(claim, timeline))
-        else:
-            self._close(covering, start)
-            self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
+            return self._add(claim, extractor, valid_to=_last_end(claim, timeline))
+        self._close(covering, start)
+        return self._add(claim, extractor, valid_to=claim.valid_to or (after.valid_from if after else None))
 
-    def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> None:
+    def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> FactId:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
         ends = claim.valid_to if claim.valid_to and fact.valid_to is None else fact.valid_to
         begins = starting or _earlier(fact.valid_from, claim.valid_from)
@@ -130,6 +141,7 @@ class Folding:
             strength=fact.strength if is_told_twice else fact.strength + 1,
             confidence=max(fact.confidence, claim.confidence),
         )
+        return fact.id
 
     def _end(self, claim: Assertion, stated: datetime) -> None:
         at = claim.valid_to or claim.said_at
@@ -140,16 +152,17 @@ class Folding:
             if fact.valid_to is None and starts <= at and is_meant:
                 self._again(fact, replace(claim, valid_to=at))
 
-    def _retract(self, claim: Assertion) -> None:
+    def _retract(self, claim: Assertion) -> list[Fact]:
         """Retract: the fact ends, and a fact that it had ended is valid again."""
-        for fact in self._facts_of(claim):
-            fact = self._drop(fact)
+        dropped = []
+        for each in self._facts_of(claim):
+            fact = self._drop(each)
+            dropped.append(fact)
             if fact.cardinality is Cardinality.SINGLE:
-                if claim.sources and fact.valid_to is None:
-                    self._retracted[claim.predicate, claim.sources] = fact
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
                         self._change(row, valid_to=fact.valid_to)
+        return dropped
 
     def _facts_of(self, claim: Assertion) -> list[Fact]:
         """Of its object; of every object of the predicate if it has none."""
@@ -168,7 +181,7 @@ class Folding:
             else:
                 self._change(fact, valid_to=at)
 
-    def _add(self, claim: Assertion, extractor: str, *, valid_to: datetime | None) -> None:
+    def _add(self, claim: Assertion, extractor: str, *, valid_to: datetime | None) -> FactId:
         id_ = FactId(UUID(int=next(self._numbers)))
         self.rows[id_] = Fact(
             id=id_,
@@ -187,24 +200,29 @@ class Folding:
         self._by_object.setdefault((claim.predicate, predicates.folded(claim.object)), {})[id_] = None
         if claim.valid_from is None:
             self._undated.add(id_)
+        return id_
 
     def _drop(self, fact: Fact) -> Fact:
         """Take it out; as it is by now."""
         del self._by_object[fact.predicate, predicates.folded(fact.object)][fact.id]
-        return self.rows.pop(fact.id)
+        self.dropped[fact.id] = self.rows.pop(fact.id)
+        return self.dropped[fact.id]
 
     def _change(self, fact: Fact, **changed: object) -> None:
         self.rows[fact.id] = replace(fact, **changed)  # type: ignore[arg-type]
 
 
-def fold(said: Iterable[RecordedAssertion], *, owner: Scope, now: datetime) -> list[Fact]:
-    """The facts that result from all these assertions, in whatever order they are given. Ids are numbers within this
-    list.
-    """
+def apply_assertions(said: Iterable[RecordedAssertion], *, owner: Scope, now: datetime) -> Folding:
+    """Apply all these assertions, in whatever order they are given. The ids of facts are numbers within the result."""
     state = Folding(owner=owner, now=now)
     for one in sorted(said, key=lambda each: each.order):
         state.believe(one)
-    return list(state.rows.values())
+    return state
+
+
+def fold(said: Iterable[RecordedAssertion], *, owner: Scope, now: datetime) -> list[Fact]:
+    """The facts that result from all these assertions."""
+    return list(apply_assertions(said, owner=owner, now=now).rows.values())
 
 
 def effective_start(fact: Fact) -> datetime:
@@ -214,6 +232,18 @@ def effective_start(fact: Fact) -> datetime:
 
 def _begins(claim: Assertion) -> datetime:
     return claim.starts_at or BEGINNING
+
+
+def _statement(said: RecordedAssertion) -> tuple[object, ...]:
+    """The message or the call of an assertion, and its predicate. A call states all of it at one moment."""
+    claim = said.claim
+    return claim.predicate, claim.said_at if said.extractor == BY_USER else claim.sources
+
+
+def _overlaps(one: Fact, other: Fact) -> bool:
+    """Whether both are true at one time."""
+    begins_before_it_ends = other.valid_to is None or effective_start(one) < other.valid_to
+    return begins_before_it_ends and (one.valid_to is None or effective_start(other) < one.valid_to)
 
 
 def _touches(fact: Fact, claim: Assertion) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime
 from uuid import UUID
 
 from aftermind.facts import predicates
-from aftermind.facts.apply_assertions import effective_start, fold
+from aftermind.facts.apply_assertions import Folding, apply_assertions, effective_start, fold
 from aftermind.types import Cardinality, EpisodeId, Fact, FactId, Scope
 from aftermind.types.assertion import Assertion, Operation, RecordedAssertion
 
@@ -34,12 +34,14 @@ class Strengthen:
 class Changes:
     """Rows to write for a list of claims, in one transaction.
 
-    `superseded` are rows whose belief ends, each with the row that follows it, if one does. `said` are claims to keep
+    `superseded` are rows whose belief ends, each with the row that follows it, if one does. `never_believed` are rows
+    of facts that the claims state and take back: they are superseded when they are recorded. `said` are claims to keep
     and `unsaid` those to keep no longer; `believed` is all that is believed then about what the claims are about.
     """
 
     added: list[Fact] = field(default_factory=list)
     superseded: dict[FactId, FactId | None] = field(default_factory=dict)
+    never_believed: list[Fact] = field(default_factory=list)
     strengthened: list[Strengthen] = field(default_factory=list)
     said: list[RecordedAssertion] = field(default_factory=list)
     unsaid: list[UUID] = field(default_factory=list)
@@ -86,8 +88,31 @@ def decide(
         mine = [one for one in (*kept, *new) if group_key(one.claim) == group and one.id not in unsaid]
         changes.said += [one for one in mine if one.id not in known]
         rows = [fact for fact in believed if fact_group_key(fact) == group]
-        reconcile(rows, fold(mine, owner=owner, now=now), changes, new_id)
+        applied = apply_assertions(mine, owner=owner, now=now)
+        if applied.dropped:
+            before = apply_assertions([one for one in kept if group_key(one.claim) == group], owner=owner, now=now)
+            _record_dropped(rows, before, applied, changes, new_id)
+        reconcile(rows, list(applied.rows.values()), changes, new_id)
     return changes
+
+
+def _record_dropped(
+    believed: Sequence[Fact], before: Folding, after: Folding, changes: Changes, new_id: Callable[[], FactId]
+) -> None:
+    """Give each fact that these claims are the first to drop a row in the history, with all its sources.
+
+    So the history has the fact whether or not its correction was extracted together with it.
+    """
+    recorded = {(*_content_key(fact), frozenset(fact.sources)) for fact in before.dropped.values()}
+    rows = {_content_key(fact): fact for fact in believed}
+    for fact in after.dropped.values():
+        if (*_content_key(fact), frozenset(fact.sources)) in recorded:
+            continue
+        row = rows.get(_content_key(fact))
+        if row is not None and set(row.sources) <= set(fact.sources):
+            _strengthen(row, fact, changes)
+        else:
+            changes.never_believed.append(replace(fact, id=new_id(), superseded_at=fact.recorded_at))
 
 
 def group_key(claim: Assertion) -> Group:
@@ -175,12 +200,17 @@ def reconcile(believed: Sequence[Fact], wanted: Sequence[Fact], changes: Changes
             continue
         del gone[old.id]
         changes.believed.append(replace(fact, id=old.id, recorded_at=old.recorded_at))
-        fresh = tuple(source for source in fact.sources if source not in old.sources)
-        for time in range(max(fact.strength - old.strength, 1 if fresh else 0)):
-            sources = fresh if time == 0 else ()
-            changes.strengthened.append(Strengthen(fact_id=old.id, sources=sources, confidence=fact.confidence))
+        _strengthen(old, fact, changes)
     for old in gone.values():
         changes.superseded[old.id] = _follower(old, changes.added)
+
+
+def _strengthen(old: Fact, fact: Fact, changes: Changes) -> None:
+    """Give a row the further sources of a fact, and its strength."""
+    fresh = tuple(source for source in fact.sources if source not in old.sources)
+    for time in range(max(fact.strength - old.strength, 1 if fresh else 0)):
+        sources = fresh if time == 0 else ()
+        changes.strengthened.append(Strengthen(fact_id=old.id, sources=sources, confidence=fact.confidence))
 
 
 def resolve_after_erasure(

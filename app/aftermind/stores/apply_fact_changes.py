@@ -12,7 +12,7 @@ async def write(store: Store, tx: Transaction, owner: Scope, changes: Changes, *
     """Write the changes, under the lock that was held while they were decided (`Store.hold_beliefs`)."""
     if changes.said or changes.unsaid:
         await store.put_assertions(tx, owner, changes.said, unsaid=changes.unsaid)
-    await store.add_facts(tx, changes.added)
+    await store.add_facts(tx, [*changes.added, *changes.never_believed])
     followed: dict[FactId | None, list[FactId]] = {}
     for old, follower in changes.superseded.items():
         followed.setdefault(follower, []).append(old)

@@ -58,6 +58,20 @@ async def test_a_repeated_extraction_keeps_endings_and_corrections(said: tuple[s
     assert after == before
 
 
+async def test_a_repeated_extraction_adds_no_second_row_of_what_its_own_messages_correct() -> None:
+    async with Memory("inmemory", settings=AT_ONCE) as memory:
+        await (await memory.remember(["I live in Berlin.", "I meant Bern, not Berlin."], user_id="zed")).extracted(
+            timeout=30
+        )
+        before = await memory.facts.history("user", user_id="zed")
+        changes = await repeated(memory)
+        after = await memory.facts.history("user", user_id="zed")
+
+    assert {fact.object for fact in before} == {"Berlin", "Bern"}
+    assert changes == [((), ())]
+    assert after == before
+
+
 async def test_a_session_of_several_times_is_given_what_was_current_at_each() -> None:
     days = {
         name: BEGIN + timedelta(days=days) for name, days in (("bern", 0), ("basel", 10), ("graz", 50), ("late", 100))
