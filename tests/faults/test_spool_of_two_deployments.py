@@ -87,6 +87,7 @@ async def test_a_turn_waits_for_its_deployment_and_is_stored_there_alone(
             [spool] = [part for part in (await memory.health()).parts if part.name == "spool"]
         [record] = reported()
     assert record.__dict__["path"] == str(path)
+    assert "see `aftermind doctor`" in record.message
     assert f"127.0.0.1:{staging_redis.port}/0" in record.__dict__["deployment"]
     assert spool.state == "degraded"
     assert str(path) in spool.detail

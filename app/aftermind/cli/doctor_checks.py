@@ -38,7 +38,6 @@ from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
-from aftermind.outbox.spool import FOREIGN_REMEDY
 from aftermind.outbox.spool_deployment import Deployment
 from aftermind.settings import Settings, unknown_variables
 from aftermind.stack import ComponentState, Stack
@@ -55,6 +54,11 @@ CLOCKS_APART = 2.0  # seconds: order within a session is kept by Redis, but what
 FREE_DISK = 1024**3
 FULL_DISK = 64 * 1024**2  # a segment of Postgres's log has 16 MiB
 CHECK_TIMEOUT_SECONDS = 10.0
+FOREIGN_REMEDY = (
+    "Run an agent or the service with the addresses of that deployment and this state folder: it sends them. If both "
+    "addresses have changed, and the process of the file has ended, rename it: remove everything from the first @ to "
+    ".spool. See troubleshooting, Spooled turns are for another deployment."
+)
 ROLE_REMEDY = "Connect as a member of aftermind_app (agents) or aftermind_relay (workers): see docs/security.md."
 
 

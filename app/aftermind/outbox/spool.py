@@ -30,11 +30,6 @@ from aftermind.wire.turn_encoding import decode_turn
 FIRST_WRITE_SECONDS = 0.05  # until a write was measured; the first one also makes folder and file, each synced
 WRITE_MARGIN = 1.5  # the next write may take longer than the last ones
 WRITE_DECAY = 0.95  # of the slowest write, at each one since: a slow minute is forgotten after some 50
-FOREIGN_REMEDY = (
-    "Run an agent or the service with the addresses of that deployment and this state folder: it sends them. If both "
-    "addresses have changed, and the process of the file has ended, rename it: remove everything from the first @ to "
-    ".spool. See troubleshooting, Spooled turns are for another deployment."
-)
 SEGMENT_BYTES = 4 * 2**20  # small enough that space comes back while a long spool drains
 
 T = TypeVar("T")
@@ -106,8 +101,8 @@ class Spool:
         for path in stranded_files(self.folder, self._deployment):
             if path not in self._reported:
                 self._reported.add(path)
-                evidence = {"path": str(path), "deployment": describe_target(path), "remedy": FOREIGN_REMEDY}
-                log.warning("spooled turns are for another deployment; they stay in their file", extra=evidence)
+                evidence = {"path": str(path), "deployment": describe_target(path)}
+                log.warning("spooled turns are for another deployment; see `aftermind doctor`", extra=evidence)
 
     @property
     def unsent(self) -> int:
