@@ -505,11 +505,11 @@ class KeyRefused(Refused):
 
 
 class RightMissing(Refused):
-    """The API key is valid but lacks a right."""
+    """The API key is valid but lacks a right, or the stream token is for other events."""
 
-    def __init__(self, right: str, has: str) -> None:
+    def __init__(self, right: str, has: str, *, why: str = "") -> None:
         self.right, self.has = right, has
-        super().__init__(f"this needs an API key with the right '{right}'; the key has {has}.")
+        super().__init__(why or f"this needs an API key with the right '{right}'; the key has {has}.")
 
 
 class PauseOfOperator(Refused):

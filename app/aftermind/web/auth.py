@@ -69,7 +69,8 @@ class Caller:
     def need(self, right: Right) -> None:
         """Raise `RightMissing` where the key does not allow it."""
         if self.stream is not None:
-            raise errors.RightMissing(right, "events of one user")
+            why = f"a stream token is for the events of one user only; this needs an API key with the right '{right}'."
+            raise errors.RightMissing(right, "events of one user", why=why)
         if right not in self.rights:
             raise errors.RightMissing(right, ", ".join(sorted(self.rights)))
 
@@ -339,7 +340,8 @@ async def listener(request: Request, who: Annotated[Caller, Depends(caller)]) ->
     if who.stream is None:
         who.need(Right.READ)
     elif who.stream.user_id != user:
-        raise errors.RightMissing(Right.READ, "events of another user")
+        why = "this stream token is for another user's events. Create one for this user, or send an API key."
+        raise errors.RightMissing(Right.READ, "events of another user", why=why)
     await record_access(request, who, Action.READ, user_id=user)
     return who
 

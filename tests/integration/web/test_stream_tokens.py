@@ -43,6 +43,8 @@ def test_a_token_opens_the_events_of_its_user_and_nothing_else(service: Service,
         f"/v1/groups/{user}/members?token={token}",
     ):
         assert _status(service, path) == 403, path
+    of_other = httpx.get(f"{service.url}/v1/users/other/events?token={token}", timeout=20).json()["detail"]
+    assert of_other.startswith("this stream token is for another user's events.")
     with httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}) as page:
         assert page.post(f"/v1/users/{user}/turns", json={"messages": "mine"}).status_code == 403
         assert page.post(f"/v1/users/{user}/stream-token", json={}).status_code == 403
