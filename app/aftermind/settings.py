@@ -113,9 +113,12 @@ def unknown_variables() -> dict[str, str]:
     return dict(_reported)
 
 
-def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> errors.InvalidSettings:
+def _invalid_setting(
+    exc: ValidationError | SettingsError, fields: Fields, given: Iterable[str]
+) -> errors.InvalidSettings:
     """The first fault in one line: the variable, the reason, the remedy, and the value unless it is secret.
 
+    One of the `given` arguments is named as the argument.
     Of a value within a JSON object, its path (`acme.usd_per_day`) is the value that the error names.
     """
     variables = {name: variable for variable, name in _variables(fields).items()}
@@ -139,7 +142,10 @@ def _invalid_setting(exc: ValidationError | SettingsError, fields: Fields) -> er
     elif path:
         value, why = ".".join(path), f"{why.removesuffix('.')}, not {repr(value)[:80]}."
     default = "none" if fields[name].default in (None, ()) else fields[name].default
-    return errors.InvalidSettings(variables[name], value, f"{why} Correct it, or unset it for the default ({default}).")
+    is_argument = name in given
+    remove = "leave it out" if is_argument else "unset it"
+    field = name if is_argument else variables[name]
+    return errors.InvalidSettings(field, value, f"{why} Correct it, or {remove} for the default ({default}).")
 
 
 def _nested_fields(annotation: object) -> list[str]:
@@ -194,7 +200,7 @@ class Settings(BaseSettings):
             super().__init__(**given)
         except (ValidationError, SettingsError) as exc:
             # from None: pydantic's error quotes all values, secrets among them, on 40 lines
-            raise _invalid_setting(exc, fields) from None
+            raise _invalid_setting(exc, fields, given=values) from None
         except OSError as exc:
             why = f"{exc.strerror}. Let this user read it, or start the process in another folder."
             raise errors.InvalidSettings(".env", exc.filename, why) from exc

@@ -61,7 +61,7 @@ def test_a_lease_that_ends_before_it_is_renewed_is_refused() -> None:
 
 
 def test_a_bad_or_misspelt_argument_is_refused() -> None:
-    with pytest.raises(errors.InvalidSettings, match="AFTERMIND_ACCEPT='post'"):
+    with pytest.raises(errors.InvalidSettings, match=r"^accept='post': .*Correct it, or leave it out for the default"):
         Settings(accept="post")
     with pytest.raises(errors.InvalidSettings, match=r"extracter='off': .*Did you mean extractor"):
         Settings(extracter="off")
