@@ -300,7 +300,7 @@ async def _open_runtime_of_postgres(
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=ReplayEngine(database),
-        bells=_bells(settings, broker.get_secret_value(), link),
+        bells=_open_bells(settings, broker.get_secret_value(), link, opened),
         providers=providers,
         embedder=embedder,
         index=index,
@@ -348,9 +348,6 @@ async def _open_runtime_of_record_store(settings: Settings, opened: AsyncExitSta
     served = settings.model_copy(update={"run_jobs": True})
     parts = open_parts(where, served, embedder=embedder, open_work=lambda: notify)
     opened.push_async_callback(parts.close)
-    link = None if where.broker.startswith("amqp") else RedisLink(where.broker, timeout=2.0, name="aftermind-worker")
-    if link is not None:
-        opened.push_async_callback(link.close)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -358,7 +355,7 @@ async def _open_runtime_of_record_store(settings: Settings, opened: AsyncExitSta
         store=parts.store,
         ledger=parts.ledger,
         events=cast(Bus, parts.events),
-        bells=_bells(settings, where.broker, link),
+        bells=_open_bells(settings, where.broker, None, opened),
         providers=providers,
         embedder=embedder,
         index=parts.index,
@@ -410,7 +407,9 @@ async def _adopt(database: "PostgresDatabase", configured: EmbedderIdentity | No
     log.error("embed jobs wait", extra={"error": str(mismatch)})
 
 
-def _bells(settings: Settings, broker: str, link: RedisLink | None) -> WorkerNotifier:
-    from aftermind.outbox.doorbell_sender import WorkerBells
+def _open_bells(settings: Settings, broker: str, link: RedisLink | None, opened: AsyncExitStack) -> WorkerNotifier:
+    from aftermind.outbox.doorbell_sender import WORKER_SECONDS, BrokerBells
 
-    return WorkerBells(broker, link, prefix=settings.redis_prefix)
+    bells = BrokerBells(broker, link, prefix=settings.redis_prefix, timeout_seconds=WORKER_SECONDS)
+    opened.push_async_callback(bells.close)
+    return bells

@@ -8,10 +8,14 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import redis
 from packaging.requirements import Requirement
 
 from aftermind import extras
+from aftermind.wire.queues import STORE
+from aftermind.wire.redis_keys import Keys
 from tests.support.servers import Database
+from tests.support.valkey import running_valkey
 
 MAX_DISTRIBUTIONS = 32
 MAX_MEGABYTES = 130
@@ -37,8 +41,8 @@ from aftermind.testing import ScriptedChatModel
 
 async def main(store):
     settings = Settings(embedder="hash", recall_budget_seconds=60, remember_budget_seconds=30)
-    broker = None if store == "inmemory" else os.environ["BROKER"]
-    async with Memory(store, broker=broker, settings=settings) as memory:
+    shared = {} if store == "inmemory" else {"broker": os.environ["BROKER"], "redis": os.environ["REDIS"]}
+    async with Memory(store, **shared, settings=settings) as memory:
         receipt = await memory.remember("I prefer dark mode.", user_id="ann")
         assert not receipt.spooled
         assert "dark mode" in (await memory.recall("Which mode?", user_id="ann")).text
@@ -64,10 +68,16 @@ def test_an_agent_loads_few_modules() -> None:
     assert int(loaded.stdout) <= MAX_MODULES
 
 
-def test_an_agent_runs_without_any_extra(database: Database, redis_url: str) -> None:
-    done = _run(HIDE + AGENT, STORE=database.app_url, BROKER=redis_url)
+@pytest.mark.parametrize("broker", ["the Redis of turns", "another Redis"])
+def test_an_agent_runs_without_any_extra(database: Database, redis_url: str, broker: str) -> None:
+    with running_valkey() as other:
+        at = redis_url if broker == "the Redis of turns" else other.url
+        done = _run(HIDE + AGENT, STORE=database.app_url, BROKER=at, REDIS=redis_url)
 
-    assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr
+        assert "doorbell not sent" not in done.stderr
+        with redis.Redis.from_url(at) as client:
+            assert client.llen(Keys().queue(STORE)) > 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class Valkey:
     """One server on a free loopback port. `stop` ends it in order, `kill` without a word; `start` brings it back."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self._options = folder, options
+        self.folder, self.options = folder, options
         self.password = secrets.token_hex(8)
         self.port = choose(1)[0]
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,7 +50,7 @@ class Valkey:
         ]
         argv += ["--requirepass", self.password, "--appendonly", "yes", "--appendfsync", "always", "--save", ""]
         self._process = subprocess.Popen(
-            [*argv, *self._options, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*argv, *self.options, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if wait:
             self.wait_until_answers()

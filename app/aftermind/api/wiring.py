@@ -223,10 +223,9 @@ def _in_process_services(
         return any([await policies.apply(each, seconds=POLICY_SECONDS) for each in await policies.list()])
 
     adopt = partial(_adopt_embedder, db, store, embedder) if is_stored and embedder is not None else None
-    link, bells = None, None
+    bells = None
     if where.broker is not None and open_work is None:
-        link = None if where.broker.startswith("amqp") else outbox_wiring.remember_link(settings, where.broker)
-        bells = outbox_wiring.open_doorbells(settings, where.broker, link)
+        bells = outbox_wiring.open_doorbells(settings, where.broker, None)
 
     queue = outbox_wiring.make_in_process(
         settings,
@@ -328,7 +327,7 @@ def _in_process_services(
             recall.close,
             providers.close,
             db.close,
-            *(each.close for each in (bells, link, index) if each is not None),
+            *(each.close for each in (bells, index) if each is not None),
         ),
     )
 

@@ -90,8 +90,8 @@ async def _examine(settings: Settings) -> list[Finding]:
         ]
     else:
         looks = [doctor_checks.record_store(found, settings), *looks]
-    if found.broker is not None and found.broker.split("://")[0] in REDIS and found.redis in (None, found.broker):
-        looks.append(doctor_checks.workers(found.broker, settings))
+    if found.broker is not None and found.broker.split("://")[0] in REDIS:
+        looks.append(doctor_checks.workers(found.broker, settings, redis=found.redis))
     if found.redis is not None and not found.replicas:
         looks.insert(1, doctor_checks.no_replica())
     if settings.databases:

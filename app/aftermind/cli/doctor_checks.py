@@ -38,6 +38,7 @@ from aftermind.db.postgres_url import parse_hosts
 from aftermind.llm import factory
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
+from aftermind.outbox.doorbell_sender import broker_unavailable
 from aftermind.outbox.spool_deployment import Deployment
 from aftermind.settings import Settings, unknown_variables
 from aftermind.stack import ComponentState, Stack
@@ -129,12 +130,16 @@ def _find_held_remedy(what: str, args: Sequence[object]) -> str | None:
     settings = next((each for each in args if isinstance(each, Settings)), None)
     if what not in ("Postgres", "Redis") or settings is None or settings.database_url is not None:
         return None
+    if what == "Redis" and settings.redis_url is not None:  # another one than the stack's
+        return None
     held = [each.name for each in Stack(settings.state_dir).status() if each.state is ComponentState.HELD]
     return f"It is held: `aftermind stack release {what.lower()}`." if what.lower() in held else None
 
 
 def _first_remedy(exc: Exception, what: str) -> str | None:
     """What to correct before this check can report anything: a component that has another check."""
+    if isinstance(exc, errors.BrokerUnavailable):
+        return "Start that Redis, or correct AFTERMIND_BROKER_URL."
     if isinstance(exc, errors.RedisUnavailable) and what != "Redis":
         return "Correct Redis first."
     if isinstance(exc, errors.StoreUnavailable) and what not in ("Postgres", "replica"):
@@ -401,11 +406,15 @@ async def _follow_moves(settings: Settings) -> None:
 
 
 @reports_failure("workers", "See `aftermind status`, and the logs of the workers.")
-async def workers(url: str, settings: Settings) -> list[Finding]:
-    """Whether a doorbell is taken from each queue: the canary."""
+async def workers(url: str, settings: Settings, *, redis: str | None) -> list[Finding]:
+    """Whether a doorbell is taken from each queue of the Redis broker at `url`: the canary."""
     link = RedisLink(url, timeout=2.0, name="aftermind-canary")
     try:
         waits = await worker_probe.sing(link, Keys(settings.redis_prefix))
+    except errors.RedisUnavailable as exc:
+        if url == redis:
+            raise
+        raise broker_unavailable(url, exc) from exc
     finally:
         await link.close()
     return [_sung(queue, wait) for queue, wait in waits.items()]

@@ -20,7 +20,6 @@ from weakref import WeakSet
 from aftermind import errors, extras
 from aftermind.types import JobId
 from aftermind.wire.queues import TASK, queue_arguments
-from aftermind.wire.redis import sentinel
 
 # Placeholders of the template: as long as their values, and placed so that base64 keeps them separate (the body begins
 # with `[["`, three bytes, and an id has 36, so its base64 begins and ends with the id's characters).
@@ -43,8 +42,8 @@ class _Template(NamedTuple):
 class Doorbell:
     """Bells for one broker."""
 
-    def __init__(self, broker: str, *, prefix: str = "aftermind:", timeout: float = 0.5) -> None:
-        self._broker, self._prefix, self._timeout = broker, prefix, timeout
+    def __init__(self, broker: str, *, timeout: float = 0.5) -> None:
+        self._broker, self._timeout = broker, timeout
         self._templates: dict[str, _Template] = {}
         self._count = itertools.count()
         self._app: Any = None  # Any: celery.Celery, imported late
@@ -114,28 +113,20 @@ class Doorbell:
             extras.require("celery", "a broker other than Redis")
             from celery import Celery
 
-            broker = self._broker.replace("unix://", "redis+socket://", 1)  # as Celery spells a socket
-            if self._broker.startswith(f"{sentinel.SCHEME}://"):
-                broker = sentinel.kombu_url(sentinel.parse_url(self._broker))
-            self._app = Celery("aftermind", broker=broker, set_as_current=False)
+            self._app = Celery("aftermind", broker=self._broker, set_as_current=False)
             self._app.conf.update(
                 task_serializer="json",
                 accept_content=["json"],
                 task_ignore_result=True,
                 broker_connection_timeout=self._timeout,
-                broker_transport_options=_options(self._broker, self._prefix, self._timeout),
+                broker_transport_options=_options(self._timeout),
             )
         return self._app
 
 
-def _options(broker: str, prefix: str, timeout: float) -> dict[str, Any]:  # Any: kombu's transport options
-    if broker.startswith("amqp"):
-        # Confirmed: a bell that the broker did not write down raises here, instead of being rung again much later.
-        return {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout, "max_retries": 0}
-    reach: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "max_retries": 0}
-    if broker.startswith(f"{sentinel.SCHEME}://"):
-        reach |= sentinel.kombu_options(sentinel.parse_url(broker), timeout=timeout)
-    return {**reach, "global_keyprefix": prefix}
+def _options(timeout: float) -> dict[str, Any]:  # Any: kombu's transport options
+    # Confirmed: a bell that the broker did not write down raises here, instead of being rung again much later.
+    return {"confirm_publish": True, "read_timeout": timeout, "write_timeout": timeout, "max_retries": 0}
 
 
 def _queue(name: str, broker: str) -> Any:  # Any: kombu.Queue

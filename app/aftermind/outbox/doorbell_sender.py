@@ -1,4 +1,4 @@
-"""Bells that are not rung by the accepting call itself: after a commit, over RabbitMQ."""
+"""Bells that are not rung by the accepting call itself: after a commit, or at a broker other than its Redis."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from aftermind import errors
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.outbox.single_background_task import OneTask
+from aftermind.outbox.spool_deployment import redis_address
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
 from aftermind.wire.doorbell_queues import DoorbellQueues
@@ -16,31 +17,70 @@ from aftermind.wire.redis_keys import Keys
 
 log = get_logger(__name__)
 
-BROKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
+AGENT_SECONDS = 0.5  # for connecting to the broker, and for each answer
+WORKER_SECONDS = 2.0  # a worker may wait longer than an agent: no answer depends on it
 
 
-def queues_through(link: RedisLink | None, broker: str, prefix: str) -> DoorbellQueues | None:
-    """The broker's lists, if `link` leads to it."""
-    return DoorbellQueues(link, Keys(prefix)) if link is not None and link.given_url == broker else None
+class BrokerBells:
+    """Notifies the workers of a queue: in the lists of a Redis broker, through kombu at any other.
+
+    `link` is used if it leads to the broker; any other Redis broker gets a separate connection. Best effort, and not
+    piled up: no bell is added to a list where enough wait already.
+    """
+
+    def __init__(self, broker: str, link: RedisLink | None, *, prefix: str, timeout_seconds: float) -> None:
+        self._broker, self._doorbell = broker, Doorbell(broker, timeout=timeout_seconds)
+        self.is_on_link = link is not None and link.given_url == broker
+        is_other_redis = not self.is_on_link and not broker.startswith("amqp")
+        self._own = RedisLink(broker, timeout=timeout_seconds, name="aftermind-doorbells") if is_other_redis else None
+        at = link if self.is_on_link else self._own
+        self._queues = None if at is None else DoorbellQueues(at, Keys(prefix))
+
+    def messages(self, queue: str, ids: Sequence[JobId]) -> list[bytes]:
+        """Celery messages for these jobs."""
+        return [self._doorbell.message(job_id, queue) for job_id in ids]
+
+    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
+        """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` of `link`, `BrokerUnavailable`."""
+        if not ids:
+            return 0
+        if self._queues is None:
+            await asyncio.to_thread(self._doorbell.ring, queue, ids)
+            return len(ids)
+        try:
+            return await self._queues.ring(queue, self.messages(queue, ids))
+        except errors.RedisUnavailable as exc:
+            if self._own is None:
+                raise
+            raise broker_unavailable(self._broker, exc) from exc
+
+    async def close(self) -> None:
+        """Close the broker connections that were made."""
+        await asyncio.to_thread(self._doorbell.close)
+        if self._own is not None:
+            await self._own.close()
+
+
+def broker_unavailable(broker: str, exc: errors.RedisUnavailable) -> errors.BrokerUnavailable:
+    """The error of a Redis that is only the broker, with its address and without credentials."""
+    address = redis_address(broker, "").rstrip("/")
+    return errors.BrokerUnavailable(f"the Redis {address} takes no doorbell: {exc.why.removesuffix('.')}")
 
 
 class DoorbellSender:
     """Sends doorbells for turns, in the accepting call if possible, else soon after it, best effort.
 
-    `bells` are the lists of a Redis broker; None for other brokers, whose doorbells kombu sends in a thread. If a
-    doorbell is lost, the reconciler sends another one.
+    If a doorbell is lost, the reconciler sends another one.
     """
 
-    def __init__(self, doorbell: Doorbell, bells: DoorbellQueues | None) -> None:
-        self._doorbell, self._bells = doorbell, bells
+    def __init__(self, bells: BrokerBells) -> None:
+        self._bells = bells
         self._due: list[JobId] = []
         self._task = OneTask()
 
     def messages(self, ids: Sequence[JobId]) -> list[bytes]:
-        """Celery messages for the accepting call to push; none for brokers other than Redis."""
-        if self._bells is None:
-            return []
-        return [self._doorbell.message(job_id, STORE) for job_id in ids]
+        """Celery messages for the accepting call to push; none if its Redis is not the broker."""
+        return self._bells.messages(STORE, ids) if self._bells.is_on_link else []
 
     def ring_soon(self, ids: Sequence[JobId]) -> None:
         """Ring from a task of the running loop; a few bells are enough for any number of turns."""
@@ -50,41 +90,14 @@ class DoorbellSender:
     async def close(self) -> None:
         """Finish what `ring_soon` began, and close the broker connection that it made."""
         await self._task.wait()
-        await asyncio.to_thread(self._doorbell.close)
+        await self._bells.close()
 
     async def _ring(self) -> None:
         try:
             while self._due:
                 ids, self._due = self._due, []
-                if self._bells is None:
-                    await asyncio.to_thread(self._doorbell.ring, STORE, ids)
-                else:
-                    await self._bells.ring(STORE, self.messages(ids))
-        except errors.Unavailable as exc:
+                await self._bells.ring(STORE, ids)
+        except (errors.Unavailable, errors.ExtraMissing) as exc:
             log.warning("doorbell not sent; the reconciler sends it again", extra={"reason": str(exc)})
         except Exception:  # the edge of a background task: a bell that cannot be made must not be silent
             log.exception("doorbell not sent; the reconciler sends it again")
-
-
-class WorkerBells:
-    """Notifies the workers of a queue: over `link` where it leads to the broker, else by kombu.
-
-    Best effort, and not piled up: no bell is added where enough wait already.
-    """
-
-    def __init__(self, broker: str, link: RedisLink | None, *, prefix: str) -> None:
-        self._doorbell = Doorbell(broker, prefix=prefix, timeout=BROKER_SECONDS)
-        self._bells = queues_through(link, broker, prefix)
-
-    async def ring(self, queue: str, ids: Sequence[JobId]) -> int:
-        """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` or `BrokerUnavailable`."""
-        if not ids:
-            return 0
-        if self._bells is None:
-            await asyncio.to_thread(self._doorbell.ring, queue, ids)
-            return len(ids)
-        return await self._bells.ring(queue, [self._doorbell.message(job_id, queue) for job_id in ids])
-
-    async def close(self) -> None:
-        """Close the broker connections that were made."""
-        await asyncio.to_thread(self._doorbell.close)

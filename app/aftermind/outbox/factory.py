@@ -11,8 +11,7 @@ from aftermind.ledger.protocol import Ledger
 from aftermind.llm.protocols import Embedder, Extractor, Profiler, Summariser
 from aftermind.llm.provider_connections import Providers
 from aftermind.outbox.accept_in_redis_or_postgres import LedgerAcceptor, RedisAcceptor
-from aftermind.outbox.doorbell_message import Doorbell
-from aftermind.outbox.doorbell_sender import DoorbellSender, queues_through
+from aftermind.outbox.doorbell_sender import AGENT_SECONDS, BrokerBells, DoorbellSender
 from aftermind.outbox.generation_from_postgres import GenerationLookup
 from aftermind.outbox.group_commit import Acceptor
 from aftermind.outbox.inmemory import Abandoned, InProcessQueue, Notify, OpenWork, Prepare, Tidy, load_work
@@ -56,8 +55,8 @@ def make_publisher(
     share its positions and, in `pending`, the latest erasures. By default `spool_dir` is that of the settings, and
     `ringing` is made for the broker; without a `deployment` the spool is for any.
 
-    The accepting call itself pushes doorbells if the broker is the Redis of `link`; for other brokers kombu sends them
-    in a thread.
+    The accepting call itself pushes doorbells if the broker is the Redis of `link`; for other brokers they are sent
+    soon after it.
     """
     keys, budget = Keys(settings.redis_prefix), settings.remember_budget_seconds
     ringing = ringing or open_doorbells(settings, broker, link)
@@ -125,9 +124,8 @@ def make_outbox(
 
 
 def open_doorbells(settings: Settings, broker: str, link: RedisLink | None) -> DoorbellSender:
-    """What notifies workers of turns: through `link` if it leads to the broker, else through kombu."""
-    prefix = settings.redis_prefix
-    return DoorbellSender(Doorbell(broker, prefix=prefix), queues_through(link, broker, prefix))
+    """What notifies workers of turns: through `link` if it leads to the broker, else over a separate connection."""
+    return DoorbellSender(BrokerBells(broker, link, prefix=settings.redis_prefix, timeout_seconds=AGENT_SECONDS))
 
 
 def _recorded(database: Database, ledger: Ledger) -> Recorded:

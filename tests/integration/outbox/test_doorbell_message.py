@@ -1,17 +1,23 @@
 """Our messages are Celery's own, whoever makes them."""
 
 import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
 
+from aftermind import Memory, Settings
 from aftermind.outbox.doorbell_message import Doorbell
 from aftermind.types import JobId
 from aftermind.wire.queues import EMBED, STORE, TASK
 from aftermind.wire.redis_keys import Keys
-from tests.support.valkey import Valkey
+from tests.support.rabbitmq import refused_port
+from tests.support.servers import Database
+from tests.support.valkey import Valkey, running_valkey
 
 
 def lying_in(valkey: Valkey, queue: str) -> bytes:
@@ -57,10 +63,51 @@ def test_each_bell_has_a_tag_of_its_own_and_its_queues_address(valkey: Valkey) -
     assert [bell["properties"]["delivery_info"]["routing_key"] for bell in bells] == [STORE, STORE, EMBED]
 
 
-def test_kombu_rings_where_our_own_push_would(valkey: Valkey) -> None:
-    doorbell, job_id = Doorbell(valkey.url), JobId(uuid4())
+@pytest.fixture
+def separate_broker() -> Iterator[Valkey]:
+    """A second Redis."""
+    with tempfile.TemporaryDirectory() as folder, running_valkey("--unixsocket", f"{folder}/redis.sock") as server:
+        yield server
 
-    doorbell.ring(STORE, [job_id])
 
-    assert without_tag(lying_in(valkey, STORE)) == without_tag(doorbell.message(job_id, STORE))
-    doorbell.close()
+def _spelled(server: Valkey, spelling: str) -> str:
+    [_, path] = server.options[-2:]
+    return {
+        "redis": server.url,
+        "unix": f"unix://:{server.password}@{path}?db=0",
+        "as Celery": f"redis+socket://:{server.password}@{path}?virtual_host=0",
+    }[spelling]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("spelling", ["redis", "unix", "as Celery"])
+@pytest.mark.parametrize("accept", ["redis", "postgres"])
+async def test_a_redis_that_is_only_the_broker_gets_the_same_message(
+    valkey: Valkey, separate_broker: Valkey, database: Database, tmp_path: Path, accept: str, spelling: str
+) -> None:
+    settings = Settings(state_dir=tmp_path, embedder="hash", accept=accept, remember_budget_seconds=10)
+    broker = _spelled(separate_broker, spelling)
+    async with Memory(database.app_url, redis=valkey.url, broker=broker, settings=settings) as memory:
+        job_id = (await memory.remember("I like tea.", user_id="alice")).job_id
+
+    pushed = without_tag(lying_in(separate_broker, STORE))
+    assert pushed == without_tag(Doorbell(valkey.url).message(job_id, STORE))
+    with valkey.client() as client:
+        assert client.llen(Keys().queue(STORE)) == 0
+
+
+@pytest.mark.asyncio
+async def test_a_redis_that_is_only_the_broker_and_does_not_answer_is_one_line_with_its_address(
+    valkey: Valkey, database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = f"redis://:secret@127.0.0.1:{refused_port()}/3"
+    settings = Settings(state_dir=tmp_path, embedder="hash", remember_budget_seconds=10)
+    async with Memory(database.app_url, redis=valkey.url, broker=broker, settings=settings) as memory:
+        receipt = await memory.remember("I like tea.", user_id="alice")
+        assert not receipt.spooled
+        assert "tea" in (await memory.recall("What do I like?", user_id="alice")).text
+
+    [record] = [each for each in caplog.records if "doorbell not sent" in each.getMessage()]
+    assert f"the Redis {broker.rpartition('@')[2]} takes no doorbell" in record.getMessage()
+    assert "secret" not in record.getMessage()
+    assert record.exc_info is None

@@ -61,7 +61,7 @@ class RedisLink:
                 known = {"username": self._cluster.username, "password": self._cluster.password}
                 self._address = {name: value for name, value in known.items() if value}
             else:
-                self._address = dict(parse_url(self.url))
+                self._address = _without_celery_spelling(dict(parse_url(self.url)))
         except ValueError as exc:
             raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
         self._forget_all()
@@ -298,3 +298,12 @@ def _discard_result(task: asyncio.Task[RedisConnection]) -> None:
     # All waiting callers may have been cancelled: asyncio would then warn that the error was never retrieved.
     if not task.cancelled():
         task.exception()
+
+
+def _without_celery_spelling(address: dict[str, Any]) -> dict[str, Any]:  # Any: redis-py's keyword arguments
+    """Options as redis-py names them: kombu's URL of a broker may also have `virtual_host` and `CERT_NONE`."""
+    if "virtual_host" in address:
+        address["db"] = int(address.pop("virtual_host").strip("/") or 0)
+    if "ssl_cert_reqs" in address:
+        address["ssl_cert_reqs"] = address["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    return address
