@@ -15,6 +15,7 @@ from aftermind.stack import Stack
 from aftermind.stack.ports import choose
 from tests.acceptance.conftest import ROOT, Shell, shell_of
 from tests.support.servers import psql_async
+from tests.support.valkey import running_valkey
 from tests.support.waiting import wait_until_sync
 
 EXAMPLE = str(ROOT / "examples" / "conversation.jsonl")
@@ -198,6 +199,37 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
     finally:
         other.run("reembed", "drop", "--yes")
         shell.run("up")
+
+
+@pytest.mark.long
+def test_agents_and_processes_use_the_redis_that_the_settings_name(shell: Shell) -> None:
+    with running_valkey() as own, running_valkey() as broker:
+        addresses = {"AFTERMIND_REDIS_URL": own.url, "AFTERMIND_BROKER_URL": broker.url}
+        other = Shell(folder=shell.folder, env={**shell.env, **addresses})
+        malformed = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_REDIS_URL": "redis//127"})
+        try:
+            assert "Settings have changed" in other.must("up")
+            other.must("remember", "My boat is called Nora.", "--user", "mia")
+            assert "Nora" in other.must("recall", "What is my boat called?", "--user", "mia")
+            wait_until_sync(lambda: "mia" in other.must("users"), description="the workers store the turn")
+            with own.client() as turns, broker.client() as bells:
+                assert list(turns.scan_iter("aftermind:*"))
+                assert not list(turns.scan_iter("aftermind:_kombu*"))
+                assert list(bells.scan_iter("aftermind:_kombu*"))
+            assert other.run("doctor").code == 0
+
+            refused = malformed.run("up")
+            assert refused.code == 2
+            assert "AFTERMIND_REDIS_URL='redis//127'" in refused.err
+            other.must("status")
+
+            broker.stop()
+            report = other.run("doctor")
+            assert report.code == 1
+            assert f"the Redis 127.0.0.1:{broker.port}/0 takes no doorbell" in " ".join(report.out.split())
+            assert "correct AFTERMIND_BROKER_URL" in " ".join(report.out.split())
+        finally:
+            shell.must("up")
 
 
 @pytest.mark.long

@@ -103,6 +103,7 @@ def resolve(
 
     Connects nothing. Raises `InvalidSettings` if a value is missing, unreadable or inconsistent.
     """
+    check_queue_settings(settings)
     if isinstance(url, str) and is_index(url):
         if index is not None:
             raise errors.InvalidSettings("index", _without_password(str(index)), "the store names an index already.")
@@ -134,7 +135,7 @@ def _resolve(
     store = url or _secret(settings.database_url)
     if store is None:
         return _embedded(settings, broker=broker, redis=redis, replicas=replicas)
-    scheme = _scheme("url", store)
+    scheme = _scheme("url" if url else _setting_name(settings, "database_url"), store)
     if scheme not in POSTGRES:
         journal = make_journal(store, key_prefix=settings.redis_prefix)
         if url is None and journal is not None and is_shared(journal):
@@ -189,36 +190,60 @@ def spool_deployment(settings: Settings, where: Addresses) -> Deployment:
     return Deployment(redis, database, also=also)
 
 
-def check_broker(url: str) -> None:
-    """Refuse a Redis Cluster as the broker. Raises `InvalidSettings`."""
-    if cluster.is_cluster(url):
+def with_queue(
+    stack: Addresses, settings: Settings, *, broker: str | None = None, redis: str | None = None
+) -> Addresses:
+    """The embedded stack with another broker or Redis, if arguments or settings name one. Raises `InvalidSettings`."""
+    broker = broker or _secret(settings.broker_url)
+    redis = redis or _secret(settings.redis_url)
+    if broker is None and redis is None:
+        return stack
+    broker, redis = _queue(broker, redis or stack.redis)
+    return replace(stack, redis=redis, broker=broker)
+
+
+def check_queue_settings(settings: Settings) -> None:
+    """Check the settings of broker and Redis, whether or not they are used. Raises `InvalidSettings`."""
+    if broker := _secret(settings.broker_url):
+        check_broker(broker, _setting_name(settings, "broker_url"))
+    if redis := _secret(settings.redis_url):
+        _check_redis(redis, _setting_name(settings, "redis_url"))
+
+
+def check_broker(url: str, field_name: str = "broker") -> None:
+    """Refuse what cannot be Celery's broker, such as a Redis Cluster. Raises `InvalidSettings`."""
+    if cluster.is_cluster(str(url)):
         why = (
             "Celery cannot use a Redis Cluster as its broker. Set AFTERMIND_BROKER_URL to a single redis:// server, "
             "sentinel:// or amqp://; doorbells need no other state there."
         )
-        raise errors.InvalidSettings("broker", _without_password(url), why)
+        raise errors.InvalidSettings(field_name, _without_password(url), why)
+    schemes = {_scheme(field_name, each) for each in (url.split(";") if _is_amqp(url) else [url])}
+    if not schemes <= set(REDIS) and not schemes <= set(AMQP):
+        why = "a broker is a redis://, sentinel:// or amqp:// URL; those of a RabbitMQ cluster are separated by ';'."
+        raise errors.InvalidSettings(field_name, _without_password(url), why)
+
+
+def _check_redis(url: str, field_name: str) -> None:
+    if _scheme(field_name, url) not in REDIS:
+        why = "it is a redis://, rediss://, unix://, sentinel:// or redis+cluster:// URL."
+        raise errors.InvalidSettings(field_name, _without_password(url), why)
+
+
+def _is_amqp(url: object) -> bool:
+    return str(url).startswith(tuple(f"{scheme}://" for scheme in AMQP))
 
 
 def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
     """Broker and Redis; each is the default of the other if possible."""
-    broker = broker or redis
-    check_broker(str(broker))
-    is_amqp = str(broker).startswith(tuple(f"{scheme}://" for scheme in AMQP))
-    schemes = {_scheme("broker", each) for each in (str(broker).split(";") if is_amqp else [broker])}
-    if schemes <= set(REDIS):
-        redis = redis or broker
-    elif not schemes <= set(AMQP):
-        why = "a broker is a redis://, sentinel:// or amqp:// URL; those of a RabbitMQ cluster are separated by ';'."
-        raise errors.InvalidSettings("broker", _without_password(str(broker)), why)
-    if redis is None or broker is None:
+    if redis is not None:
+        _check_redis(redis, "redis")
+    broker = broker or redis or ""
+    check_broker(broker)
+    redis = redis or (None if _is_amqp(broker) else broker)
+    if redis is None:
         why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
         raise errors.InvalidSettings("redis", None, why)
-    if _scheme("redis", redis) not in REDIS:
-        raise errors.InvalidSettings(
-            "redis",
-            _without_password(redis),
-            "it is a redis://, rediss://, unix://, sentinel:// or redis+cluster:// URL.",
-        )
     return broker, redis
 
 
@@ -234,7 +259,7 @@ def _in_process_addresses(
                 why = f"{store.split(':')[0]!r} accepts turns and answers by itself. Leave {name} out."
             raise errors.InvalidSettings(name, "…", why)
     if broker is not None:
-        _queue(broker, redis="redis://")  # refuses what is no broker
+        check_broker(broker)
     return Addresses(store=store, journal=journal, broker=broker)
 
 
@@ -243,10 +268,7 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None, repl
     if found is None:
         raise errors.NoStoreNamed(settings.state_dir)
     found = replace(found, replicas=named_replicas(settings, replicas) or found.replicas)
-    if broker is None and redis is None:
-        return found
-    broker, redis = _queue(broker, redis or found.redis)
-    return replace(found, redis=redis, broker=broker)
+    return with_queue(found, settings, broker=broker, redis=redis)
 
 
 def _read_endpoints(state_dir: Path) -> Addresses | None:
@@ -282,6 +304,8 @@ def _scheme(field_name: str, url: object) -> str:
             cluster.parse_url(url)
         else:
             _ = parts.port  # a port that is no number shows here, not at the first call
+        if parts.scheme in (*POSTGRES, *REDIS, *AMQP) and not url.lower().startswith(f"{parts.scheme}://"):
+            raise ValueError(f"it begins with {parts.scheme}://")
     except ValueError as exc:
         raise errors.InvalidSettings(field_name, _without_password(url), f"it is not a URL: {exc}.") from exc
     return parts.scheme or url.partition(":")[0]
@@ -289,7 +313,18 @@ def _scheme(field_name: str, url: object) -> str:
 
 def _without_password(url: str) -> str:
     nodes = (each.rpartition("@") for each in re.split(r";(?=\w+://)", url))
-    return ";".join(f"{head.partition('://')[0]}://…@{tail}" if at else tail for head, at, tail in nodes)
+    return ";".join(f"{_scheme_with_colon(head)}…@{tail}" if at else tail for head, at, tail in nodes)
+
+
+def _scheme_with_colon(head: str) -> str:
+    scheme, separator, _ = head.partition("://")
+    return scheme + separator if separator else ""  # a malformed one may have a password where the scheme belongs
+
+
+def _setting_name(settings: Settings, field_name: str) -> str:
+    if settings.database == DEFAULT:
+        return f"AFTERMIND_{field_name.upper()}"
+    return f"{VARIABLE}: {settings.database}.{field_name}"
 
 
 def _secret(value: SecretStr | None) -> str | None:

@@ -55,7 +55,7 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
             "this store, and a process that opens it does its jobs."
         )
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", url.rpartition("@")[2], why)
-    _check_models(settings)
+    _check_settings(settings)
     stack = Stack(settings.state_dir)
     if stack.running() is not None and stack_processes.settings_differ(settings):
         with terminal.err.status("Settings have changed: stopping …"):
@@ -85,10 +85,11 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     return stack.status()
 
 
-def _check_models(settings: Settings) -> None:
-    """Refuse models that no worker could make, before anything is stopped. Raises `InvalidSettings`."""
+def _check_settings(settings: Settings) -> None:
+    """Refuse addresses and models that no worker could use, before anything is stopped. Raises `InvalidSettings`."""
     from aftermind.llm import factory
 
+    address_resolution.check_queue_settings(settings)
     for make in (factory.embedder, factory.extractor, factory.summariser, factory.profiler):
         make(settings)
 
@@ -146,7 +147,7 @@ def restart(
 ) -> list[ComponentStatus]:
     """Restart the embedded stack, or one component, with the settings in force now."""
     settings = Settings()
-    _check_models(settings)
+    _check_settings(settings)
     stack = Stack(settings.state_dir)
     if component is None:
         with terminal.err.status("Stopping …"):

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from aftermind import __version__
 from aftermind.api import local_web_token
-from aftermind.api.address_resolution import Addresses, named_replicas
+from aftermind.api.address_resolution import Addresses, named_replicas, with_queue
 from aftermind.cli import worker
 from aftermind.cli.terminal import out
 from aftermind.settings import PREFIX, Settings
@@ -128,14 +128,15 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     alive = {ComponentState.RUNNING, ComponentState.STARTING, ComponentState.UNHEALTHY}
     ours = {each.name for each in running if each.state in alive}
     web_port = _port(settings, "web_port", known, is_ours="web" in ours)
+    stack = Addresses(
+        store=endpoints.app_url,
+        relay=endpoints.relay_url,
+        replicas=named_replicas(settings) or endpoints.replica_urls,
+        redis=endpoints.redis_url,
+        broker=endpoints.redis_url,
+    )
     made = ProcessPlan(
-        addresses=Addresses(
-            store=endpoints.app_url,
-            relay=endpoints.relay_url,
-            replicas=named_replicas(settings) or endpoints.replica_urls,
-            redis=endpoints.redis_url,
-            broker=endpoints.redis_url,
-        ),
+        addresses=with_queue(stack, settings),
         state_dir=state_dir,
         web_port=web_port,
         flower_port=_port(settings, "flower_port", known, is_ours="flower" in ours, but_not=web_port),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aftermind import errors
-from aftermind.api.address_resolution import resolve
+from aftermind.api.address_resolution import resolve, spool_deployment
+from aftermind.outbox.spool_deployment import EMBEDDED_DATABASE
 from aftermind.settings import Settings
 
 POSTGRES, REDIS, AMQP = "postgresql://u:secret@db/a", "redis://:secret@r:6379/0", "amqp://u:secret@q/"
@@ -79,6 +80,65 @@ def test_replicas_of_the_settings_stand_above_those_of_the_embedded_stack(tmp_pa
 
     assert (of_settings.store, of_settings.replicas) == ("postgresql://here/a", ("postgresql://own/a",))
     assert of_the_call.replicas == ("postgresql://mine/a",)
+
+
+@pytest.mark.parametrize("source", ["argument", "setting"])
+@pytest.mark.parametrize(
+    ("given", "redis", "broker"),
+    [
+        ({"redis": REDIS}, REDIS, REDIS),
+        ({"broker": REDIS}, "redis://here", REDIS),
+        ({"broker": AMQP}, "redis://here", AMQP),
+        ({"redis": CLUSTER, "broker": REDIS}, CLUSTER, REDIS),
+    ],
+)
+def test_redis_and_broker_that_are_given_replace_those_of_the_embedded_stack(
+    tmp_path: Path, source: str, given: dict[str, str], redis: str, broker: str
+) -> None:
+    _stack_is_up(tmp_path)
+    if source == "argument":
+        found = resolve(_settings(tmp_path), **given)
+    else:
+        found = resolve(_settings(tmp_path, **{f"{name}_url": value for name, value in given.items()}))
+
+    assert (found.store, found.redis, found.broker) == ("postgresql://here/a", redis, broker)
+
+
+def test_a_turn_for_another_redis_than_the_embedded_one_is_spooled_for_that_redis(tmp_path: Path) -> None:
+    _stack_is_up(tmp_path)
+    settings = _settings(tmp_path, redis_url=REDIS)
+
+    deployment = spool_deployment(settings, resolve(settings))
+
+    assert (deployment.redis, deployment.database) == ("r:6379/0/aftermind:", EMBEDDED_DATABASE)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis//:secret@127.0.0.1", "redis:secret@h", "http://:secret@h", "redis://:secret@h:x"]
+)
+@pytest.mark.parametrize("name", ["broker_url", "redis_url"])
+@pytest.mark.parametrize("store", [None, "inmemory", "sqlite:bot.db", POSTGRES])
+def test_a_malformed_setting_is_refused_by_its_name_also_where_it_is_not_used(
+    tmp_path: Path, store: str | None, name: str, url: str
+) -> None:
+    _stack_is_up(tmp_path)
+
+    with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=") as refused:
+        resolve(_settings(tmp_path, **{name: url}), url=store)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_malformed_redis_is_refused_by_its_name_with_what_is_valid(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^redis='redis//127': .*redis\+cluster://") as refused:
+        resolve(_settings(tmp_path), url=POSTGRES, redis="redis//127")
+    assert "amqp" not in str(refused.value)
+
+
+def test_a_malformed_store_is_refused_before_a_missing_broker(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_DATABASE_URL='postgres:foo'"):
+        resolve(_settings(tmp_path, database_url="postgres:foo"))
+    with pytest.raises(errors.InvalidSettings, match=r"^url='postgres:foo'"):
+        resolve(_settings(tmp_path), url="postgres:foo")
 
 
 def test_without_anything_and_no_stack_the_error_says_what_to_do(tmp_path: Path) -> None:
