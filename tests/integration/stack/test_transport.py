@@ -82,14 +82,17 @@ def behind_tls(authority: Authority, port: int, *, postgres: bool = False) -> It
         thread.join(10)
 
 
-async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(database: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("required", ["required", "CERT_REQUIRED"])  # as redis-py and as Celery spell it
+async def test_agent_and_worker_speak_tls_and_check_whom_they_speak_to(
+    database: Database, tmp_path: Path, required: str
+) -> None:
     authority, stranger = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     with (
         running_valkey() as valkey,
         behind_tls(authority, valkey.port) as redis_port,
         behind_tls(authority, urlsplit(database.url).port or 0, postgres=True) as postgres_port,
     ):
-        query = f"?ssl_cert_reqs=required&ssl_ca_certs={authority.ca}"
+        query = f"?ssl_cert_reqs={required}&ssl_ca_certs={authority.ca}"
         redis = f"rediss://:{valkey.password}@127.0.0.1:{redis_port}/0{query}"
         app, relay = (
             f"{url.replace(str(urlsplit(url).port), str(postgres_port))}?sslmode=verify-full&sslrootcert={authority.ca}"
