@@ -48,6 +48,7 @@ AftermindError
 │   ├── StoreDamaged        stored bytes that cannot be read
 │   ├── IdempotencyConflict an idempotency key was used for another turn
 │   ├── ReplayConflict      a replay plan is in a state that does not allow the call
+│   ├── NoSample            a replay plan has no sample that ran without writing
 │   ├── Unreadable          encrypted content was changed, or moved to another row
 │   │   └── PlainTextRefused plain text in a namespace whose content is encrypted
 │   └── UnknownPayload      bytes of a version that this release does not support
@@ -680,6 +681,17 @@ class ReplayConflict(Conflict):
         super().__init__(
             f"replay plan {plan_id} is {state}: it cannot be {wanted}. Create a new plan for the remaining jobs."
         )
+
+
+class NoSample(Conflict):
+    """A replay plan has no sample that ran without writing: none was run, or no job of it extracts facts."""
+
+    def __init__(self, plan_id: str, *, has_extractions: bool) -> None:
+        self.plan_id, self.has_extractions = plan_id, has_extractions
+        why = "none was run. `aftermind replay create --sample` runs one when it creates a plan."
+        if not has_extractions:
+            why = "none of its jobs extracts facts, and only extractions can run without writing. Start it without one."
+        super().__init__(f"replay plan {plan_id} has no sample: {why}")
 
 
 class Unreadable(Conflict):

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from aftermind import Episode, StepState, errors
 from aftermind.ledger.protocol import Failure
 from aftermind.ledger.replay_protocol import NewPlan
-from aftermind.types import JobId, JobKind, JobState
+from aftermind.types import JobId, JobKind, JobState, NewJob, Scope
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from aftermind.wire.turn_encoding import encode_turn
@@ -117,6 +119,34 @@ async def test_a_dry_run_reports_what_would_change_and_writes_nothing(operated: 
     await operated.memory.forget(user_id="alice")
     left = await operated.memory.replays.dry_run_results(plan.id)
     assert not any(each.added or each.superseded for each in left), "an erasure covers what a dry run showed"
+
+
+async def test_a_plan_without_extractions_has_no_sample_and_the_error_has_the_reason(operated: Operated) -> None:
+    memory = operated.memory
+    store = NewJob(
+        id=JobId(uuid4()),
+        kind=JobKind.SUMMARISE,
+        scope=Scope(namespace=memory.namespace, user_id="alice", session_id="s1"),
+        effect_key=str(uuid4()),
+        delay=timedelta(hours=1),
+    )
+    async with memory._parts.db.transaction(namespace=memory.namespace) as tx:
+        await memory._parts.ledger.enqueue(tx, [store])
+    await memory.job_admin.apply(JobAction.DISCARD, operated.all_jobs, note="x", actor="ops")
+    plan = await memory.replays.create(JobFilter(ids=(store.id,)), asked(ReplayMode.RETRY))
+
+    for call in (memory.replays.dry_run, memory.replays.dry_run_results):
+        with pytest.raises(errors.NoSample, match="none of its jobs extracts facts") as refused:
+            await call(plan.id)
+        assert not refused.value.has_extractions
+
+
+async def test_a_plan_whose_sample_was_not_run_has_none(operated: Operated) -> None:
+    await learned(operated)
+    plan = await operated.memory.replays.create(operated.all_jobs, asked(ReplayMode.REEXTRACT))
+
+    with pytest.raises(errors.NoSample, match="none was run"):
+        await operated.memory.replays.dry_run_results(plan.id)
 
 
 async def test_a_dry_run_that_fails_is_no_dead_letter(operated: Operated) -> None:

@@ -89,7 +89,10 @@ def create(
         int, typer.Option(min=0, help="Run this number of extractions without writing, and show the facts.")
     ] = 0,
 ) -> dict[str, ReplayPlan | Estimate]:
-    """Create a plan from the matching dead letters and show an estimate. Nothing is replayed before `start`."""
+    """Create a plan from the matching dead letters and show an estimate. Nothing is replayed before `start`.
+
+    A plan without extractions has no sample: with --sample it is created, and the exit code is 1.
+    """
     asked = make_filter(
         ids=ids,
         kinds=kind,
@@ -113,19 +116,27 @@ def create(
         max_failure_share=max_failures,
     )
 
-    async def work(memory: Memory) -> tuple[ReplayPlan, Estimate]:
-        made = await memory.replays.create(asked, new)
-        if sample:
-            await memory.replays.dry_run(made.id, sample=sample)
-        return made, await memory.replays.estimate(made.id)
+    async def work(memory: Memory) -> tuple[ReplayPlan, Estimate, str]:
+        made, refused = await memory.replays.create(asked, new), ""
+        try:
+            if sample:
+                await memory.replays.dry_run(made.id, sample=sample)
+        except errors.NoSample as exc:  # the plan is there, and is of use without one
+            refused = str(exc)
+        return made, await memory.replays.estimate(made.id), refused
 
-    made, estimate = terminal.with_memory(work)
+    made, estimate, refused = terminal.with_memory(work)
     out.print(f"Plan [bold]{made.id}[/] has {estimate.items} jobs.")
     _print_estimate(estimate)
-    if sample:
+    if refused:
+        terminal.warn(refused)
+    elif sample:
         out.print(f"A sample runs without writing: `aftermind replay dry-run {made.id}` shows what it would change.")
     out.print(f"Start it: aftermind replay start {made.id}")
-    return {"plan": made, "estimate": estimate}
+    found: dict[str, ReplayPlan | Estimate] = {"plan": made, "estimate": estimate}
+    if refused:
+        raise terminal.ExitWithResult(1, found)
+    return found
 
 
 @replay.command()
@@ -228,7 +239,7 @@ def estimate(plan_id: PlanArgument) -> Estimate:
 @replay.command("dry-run")
 @terminal.with_json
 def dry_run(plan_id: PlanArgument, *, wide: terminal.Wide = False) -> list[DryRunResult]:
-    """Show the facts that the sample of a plan would change."""
+    """Show the facts that the sample of a plan would change. Exit code 2 if the plan has none."""
 
     async def work(memory: Memory) -> list[DryRunResult]:
         plan = await _get(memory, plan_id)
@@ -236,8 +247,7 @@ def dry_run(plan_id: PlanArgument, *, wide: terminal.Wide = False) -> list[DryRu
         return await memory.replays.dry_run_results(plan.id)
 
     found = terminal.with_memory(work)
-    none = "No sample was run; see `aftermind replay create --sample`."
-    terminal.show(_shadowed(found) if found else none, wide=wide)
+    terminal.show(_shadowed(found), wide=wide)
     return found
 
 

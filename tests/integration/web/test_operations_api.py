@@ -185,6 +185,18 @@ def test_a_dead_letter_is_shown_after_an_entry_names_the_reader(service: Service
     ]
 
 
+def test_a_plan_without_extractions_has_no_sample(api: httpx.Client, owner_url: str, user: str) -> None:
+    job = _dead_letter(owner_url, user)  # of the kind embed
+    new = {"filter": {"ids": [str(job)]}, "name": "p", "reason": "r"}
+    plan = api.post("/v1/replays", json=new).json()["id"]
+
+    answers = [api.request(method, f"/v1/replays/{plan}/dry-run") for method in ("POST", "GET")]
+
+    for answer in answers:
+        assert answer.status_code == 409, answer.text
+        assert "none of its jobs extracts facts" in answer.text
+
+
 def test_no_operation_of_a_group_serves_a_user_who_is_no_member(service: Service, user: str) -> None:
     bodies = {"turns": {"messages": "Mine."}, "recall": {"query": "heliotrope"}}
     with service.client() as api, service.client("other") as other_tenant:

@@ -1,7 +1,7 @@
 """Replay plans of one process: at the rate of the plan, run by the in-process queue."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import md5
@@ -110,6 +110,8 @@ class InMemoryReplays:
             jobs.sort(key=lambda job: md5(str(job.id).encode(), usedforsecurity=False).digest())
             new = [_shadow(kept.plan, job, now) for job in jobs[:sample]]
             new = [job for job in new if not list_unfinished(tx, job)]
+            if not new and not _has_extractions(tx, kept):
+                raise errors.NoSample(plan_id, has_extractions=False)
             for job in new:
                 put_record(tx, Record(job=job))
         self.on_start()
@@ -117,7 +119,12 @@ class InMemoryReplays:
 
     async def dry_run_results(self, plan_id: PlanId) -> list[DryRunResult]:
         async with self._database.transaction(read_only=True) as tx:
-            found = [each.job for each in jobs_table(tx).values() if _is_shadow_of(each.job, plan_id)]
+            kept = _required(tx, plan_id)
+            items = {each.job_id for each in _items(tx, kept)}
+            shadows = [each.job for each in jobs_table(tx).values() if each.job.kind is JobKind.SHADOW]
+            found = [job for job in shadows if _is_shadow_of(job, plan_id, items)]
+            if not found:
+                raise errors.NoSample(plan_id, has_extractions=_has_extractions(tx, kept))
         return [_dry_run_result(job) for job in sorted(found, key=attrgetter("created_at", "id"))]
 
     async def record_access(self, plan_id: PlanId, *, actor: str | None = None) -> None:
@@ -376,8 +383,15 @@ def _shadow(plan: ReplayPlan, of: Job, now: datetime) -> Job:
     return replace(_queued(JobId(uuid7()), JobKind.SHADOW, of, f"shadow:{plan.id}:{of.id}", now), payload=payload)
 
 
-def _is_shadow_of(job: Job, plan_id: PlanId) -> bool:
-    return job.kind is JobKind.SHADOW and job.effect_key.startswith(f"shadow:{plan_id}:")
+def _has_extractions(tx: Transaction, kept: KeptPlan) -> bool:
+    records = (jobs_table(tx).get(each.job_id) for each in _items(tx, kept))
+    return any(each is not None and each.job.kind is JobKind.EXTRACT for each in records)
+
+
+def _is_shadow_of(shadow: Job, plan_id: PlanId, items: Set[JobId]) -> bool:
+    if shadow.state is JobState.FORGOTTEN:  # an erasure has replaced its effect key
+        return shadow.origin_job_id in items
+    return shadow.effect_key.startswith(f"shadow:{plan_id}:")
 
 
 def _dry_run_result(job: Job) -> DryRunResult:

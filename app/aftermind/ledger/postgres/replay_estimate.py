@@ -69,6 +69,12 @@ _SHADOWS = text(
     WHERE replay_plan_id = :plan AND kind = 'shadow' ORDER BY created_at, id
     """
 )
+_HAS_EXTRACTIONS = text(
+    """
+    SELECT jobs.id FROM aftermind.replay_items AS items JOIN aftermind.jobs AS jobs ON jobs.id = items.job_id
+    WHERE items.plan_id = :plan AND jobs.kind = 'extract' LIMIT 1
+    """
+)
 # Sorted by tenant, as other entries of several trails are.
 _SHOWN = text(
     """
@@ -91,6 +97,11 @@ async def shadow(tx: Transaction, plan_id: PlanId, *, sample: int) -> list[JobId
 async def shadows(tx: Transaction, plan_id: PlanId) -> list[DryRunResult]:
     """See `Replays.dry_run_results`."""
     return [_shadow(row) for row in await pg(tx).rows(_SHADOWS, plan=plan_id)]
+
+
+async def has_extractions(tx: Transaction, plan_id: PlanId) -> bool:
+    """Whether a plan has items of which a sample can run."""
+    return await pg(tx).row(_HAS_EXTRACTIONS, plan=plan_id) is not None
 
 
 async def shadowed_users(tx: Transaction, plan_id: PlanId) -> list[tuple[str, str | None]]:

@@ -135,19 +135,31 @@ class Replays:
             return await foresight.estimate(tx, plan)
 
     async def dry_run(self, plan_id: PlanId, *, sample: int = SHADOWS) -> list[JobId]:
-        """Put in jobs that run a sample of the items without writing; see `dry_run_results`."""
+        """Put in jobs that run a sample of the extractions without writing; see `dry_run_results`.
+
+        Raises `NoSample` if no item of the plan is an extraction.
+        """
         async with self._database.transaction() as tx:
             plan = await self._required(tx, plan_id)
             asked = await foresight.shadow(tx, plan_id, sample=sample)
             if asked:
                 await self._noted(tx, plan, "shadow")
+            elif not await foresight.has_extractions(tx, plan_id):
+                raise errors.NoSample(plan_id, has_extractions=False)
         await self._anchor()
         return asked
 
     async def dry_run_results(self, plan_id: PlanId) -> list[DryRunResult]:
-        """The results of a plan's dry run so far. Call `record_access` before showing them."""
+        """The results of a plan's dry run so far. Call `record_access` before showing them.
+
+        Raises `NoSample` if none was run.
+        """
         async with self._database.transaction(read_only=True) as tx:
-            return await foresight.shadows(tx, plan_id)
+            found = await foresight.shadows(tx, plan_id)
+            if not found:
+                await self._required(tx, plan_id)
+                raise errors.NoSample(plan_id, has_extractions=await foresight.has_extractions(tx, plan_id))
+        return found
 
     async def record_access(self, plan_id: PlanId, *, actor: str | None = None) -> None:
         """Record in the audit trail that the results of the shadow runs are read, one entry per user.

@@ -1,5 +1,7 @@
 """Replays: create a plan from dead letters, show its estimate, start it and follow it."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -11,7 +13,7 @@ from aftermind import errors
 from aftermind.ledger.replay_overrides import refuse_instructions
 from aftermind.ledger.replay_protocol import CONCURRENCY, RATE, NewPlan
 from aftermind.types import JobKind, Json
-from aftermind.types.replay import ItemState, PlanId, ReplayMode, ReplayPlan
+from aftermind.types.replay import DryRunResult, ItemState, PlanId, ReplayMode, ReplayPlan
 from aftermind.web import auth
 from aftermind.web.pages import rendering
 from aftermind.web.pages.dead_letters import Asked
@@ -104,7 +106,9 @@ async def shadow(viewer: Seen, plan: Annotated[str, Form()]) -> RedirectResponse
 
 async def _progress(request: Request, viewer: Viewer, found: ReplayPlan) -> dict[str, object]:
     replays = viewer.memory.replays
-    shadows = await replays.dry_run_results(found.id)
+    shadows: Sequence[DryRunResult] = ()
+    with suppress(errors.NoSample):
+        shadows = await replays.dry_run_results(found.id)
     if any(each.added or each.superseded or each.error for each in shadows):
         work = partial(replays.record_access, found.id, actor=viewer.actor)
         await auth.once(request, (viewer.actor, found.id), work, auth.SESSION_SECONDS)

@@ -160,14 +160,17 @@ async def estimate(plan_id: PlanPath, memory: Remembering, who: Operator) -> Est
 async def shadow(
     plan_id: PlanPath, memory: Remembering, who: Operator, sample: Annotated[int, Query(ge=1, le=1_000)] = SHADOWS
 ) -> ShadowsOut:
-    """A dry run of extractions by workers, which costs their model calls. Other kinds have nothing to show."""
+    """A dry run of extractions by workers, which costs their model calls.
+
+    409 if the plan has no extraction: jobs of other kinds cannot run without writing.
+    """
     plan = await _own(memory, plan_id, who)
     return ShadowsOut(running=len(await memory.replays.dry_run(plan.id, sample=sample)))
 
 
 @router.get("/{plan_id:id}/dry-run", summary="Changes that the sample would make")
 async def shadows(plan_id: PlanPath, memory: Remembering, who: Operator) -> list[ShadowOut]:
-    """Facts that the sample would add and supersede so far. It contains users' content."""
+    """Facts that the sample would add and supersede so far. It contains users' content. 409 if no sample was run."""
     plan = await _own(memory, plan_id, who)
     await memory.replays.record_access(plan.id)
     return [ShadowOut.model_validate(each) for each in await memory.replays.dry_run_results(plan.id)]
