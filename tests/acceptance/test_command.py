@@ -156,6 +156,39 @@ def test_status_warns_of_dead_letters(shell: Shell, ingested: str) -> None:
 
 
 @pytest.mark.long
+def test_up_without_workers_suggests_no_command_that_needs_them(shell: Shell) -> None:
+    servers, everything = shell.must("up", "--no-workers"), shell.must("up")
+
+    assert "ingest --sample" not in servers
+    assert "aftermind up starts workers too" in " ".join(servers.split())
+    assert "Next: aftermind ingest --sample" in " ".join(everything.split())
+
+
+@pytest.mark.long
+def test_a_held_worker_leaves_status_at_0_until_its_jobs_are_overdue(shell: Shell, ingested: str) -> None:
+    ends = Stack(Path(shell.env["AFTERMIND_STATE_DIR"])).running()
+    assert ends is not None
+    shell.must("stack", "hold", "worker-embed")
+    try:
+        held = shell.run("status")
+        asyncio.run(
+            psql_async(
+                ends.admin_url,
+                "INSERT INTO aftermind.jobs (id, namespace, user_id, kind, state, effect_key, run_at)"
+                " VALUES (gen_random_uuid(), 'default', 'held', 'index', 'queued', 'held', now() - interval '1 h')",
+            )
+        )
+        overdue, health = shell.run("status"), shell.run("health")
+    finally:
+        asyncio.run(psql_async(ends.admin_url, "DELETE FROM aftermind.jobs WHERE user_id = 'held'"))
+        shell.must("stack", "release", "worker-embed")
+
+    assert "held" in held.out
+    assert (held.code, overdue.code, health.code) == (0, 1, 1)
+    assert "index: 1 pending job, the oldest for 36" in overdue.err
+
+
+@pytest.mark.long
 def test_up_again_finds_a_profile_schema_by_the_pythonpath_of_its_shell(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "traits_of_ours.py").write_text(
         "from pydantic import BaseModel\n\nclass Traits(BaseModel): home: str\n"

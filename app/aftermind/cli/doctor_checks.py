@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from typing import ParamSpec
@@ -321,7 +321,8 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     if parts.pending is not None:
         backlog = await parts.pending.backlog()
         age = await pending_age(parts.pending, backlog, pauses)
-        findings.append(_backlog("pending turns", backlog.turns, age, "store", found))
+        turns = _backlog("pending turns", backlog.turns, age, "store", found)
+        findings.append(await _without_worker(parts, turns) if age else turns)
     states = await parts.gate.states()
     for row in await parts.ledger.backlog():
         age = row.oldest_wait.total_seconds() if row.oldest_wait else 0.0
@@ -403,6 +404,22 @@ async def _follow_moves(settings: Settings) -> None:
         finally:
             await parts.close()
     settings.follow_moves(found)
+
+
+async def _without_worker(parts: Parts, turns: Finding) -> Finding:
+    """Pending turns that are not overdue yet are a failure already if no store worker runs, unless one is held."""
+    if turns.verdict is not Verdict.GOOD or parts.redis is None:
+        return turns
+    listed = await list_processes(parts.redis, parts.redis.keys(parts.settings.redis_prefix))
+    if any(queues.STORE in each.queues and not each.is_silent for each in listed):
+        return turns
+    seen, is_stack = f"{turns.seen}, and no store worker is running", parts.settings.database_url is None
+    components = await asyncio.to_thread(Stack(parts.settings.state_dir).status) if is_stack else []
+    if any(each.name == "worker-store" and each.state is ComponentState.HELD for each in components):
+        remedy = "It is held: `aftermind stack release worker-store`."
+        return replace(turns, seen=seen, verdict=Verdict.WARNING, remedy=remedy)
+    remedy = f"Run `aftermind worker --queues {queues.STORE}`."
+    return replace(turns, seen=seen, verdict=Verdict.BAD, remedy=remedy)
 
 
 @reports_failure("workers", "See `aftermind status`, and the logs of the workers.")

@@ -81,7 +81,8 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     terminal.run(_follow_embedder(settings, workers=workers))
     if workers:
         stack_processes.print_addresses(settings, has_keys=has_keys())
-    out.print("\nIt runs until [bold]aftermind down[/]. Next: [bold]aftermind ingest --sample[/]")
+    following = "Next: [bold]aftermind ingest --sample[/]" if workers else "[bold]aftermind up[/] starts workers too."
+    out.print(f"\nIt runs until [bold]aftermind down[/]. {following}")
     return stack.status()
 
 
@@ -180,8 +181,10 @@ def logs(
 
 @terminal.with_json
 def status() -> object:
-    """Show every component of the embedded stack, or of the store that the settings name. Exit code 1 if one is not
-    healthy.
+    """Show every component of the embedded stack, or of the store that the settings name.
+
+    Exit code 1 if a component does not run and is not held, if the database or Redis is down, or if jobs are overdue,
+    as in `aftermind health`. A component that `aftermind stack hold` stopped does not count; overdue jobs do.
     """
     settings = Settings()
     if settings.database_url is not None:
@@ -196,10 +199,10 @@ def status() -> object:
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         stack_processes.print_addresses(settings, has_keys=has_keys() if is_database_up else None)
-    is_part_down = is_database_up and _warn_about_health()
+    is_faulty = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
-    if is_part_down or any(each.state not in GOOD for each in components):
+    if is_faulty or any(each.state not in GOOD for each in components):
         raise terminal.ExitWithResult(1, components)
     return components
 
@@ -222,7 +225,8 @@ def _status_of_store(settings: Settings) -> object:
     if found.is_shared:
         places = "Celery workers:" if found.broker else "the processes that open this store, and in"
         out.print(f"Jobs run in {places} [bold]aftermind worker[/].")
-    if any(part.needed and part.state == "down" for part in seen.parts):
+    _warn_about_overdue(seen)
+    if not seen.is_ready or seen.overdue:
         raise terminal.ExitWithResult(1, seen)
     return seen
 
@@ -236,7 +240,7 @@ def has_keys() -> bool | None:
 
 def _warn_about_health() -> bool:
     """Warn of what process states do not show: a frozen server, a paused provider, a missing schema, overdue jobs, dead
-    letters. Returns whether a part is down that every answer needs.
+    letters. Returns whether a part is down that every answer needs, or jobs are overdue.
     """
     from aftermind.api.health import resume_command
 
@@ -253,14 +257,19 @@ def _warn_about_health() -> bool:
     for each in pauses:
         where = f"of namespace {each.namespace}" if each.namespace else "of every namespace"
         terminal.warn(f"{each.kind or 'all'} jobs {where} are {each.summary()}. `{resume_command(each)}` ends it.")
+    _warn_about_overdue(health)
     for row in health.work:
-        if row in health.overdue:
-            terminal.warn(f"{row.kind}: {row.runnable:,} pending jobs, the oldest for {row.age_seconds:.0f} s")
         if row.dead:
             terminal.warn(
                 f"{row.kind}: {terminal.count_of(row.dead, 'dead letter')}. See `aftermind dead-letters stats`."
             )
-    return not health.is_ready
+    return not health.is_ready or bool(health.overdue)
+
+
+def _warn_about_overdue(health: "Health") -> None:
+    for row in health.overdue:
+        jobs = terminal.count_of(row.runnable, "pending job")
+        terminal.warn(f"{row.kind}: {jobs}, the oldest for {row.age_seconds:.0f} s")
 
 
 @terminal.with_json
