@@ -197,6 +197,62 @@ async def test_paused_jobs_wait_and_use_no_attempt_while_others_are_done(operate
     await wait_until(is_done, description="the job runs after the pause")
 
 
+async def test_a_timeline_shows_ended_pauses_and_a_cancelled_job_that_was_restored(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    admin = memory.job_admin
+    await admin.pause(kind="summarise", namespace=space, reason="before it", actor="ops")
+    await admin.resume(kind="summarise", namespace=space, actor="ops")
+    await admin.pause(kind="summarise", namespace=space, reason="first reason", actor="ops")
+    (job,) = await put(operated, "alice")
+    await admin.pause(kind="summarise", namespace=space, reason="maintenance", actor="ops")
+    await admin.pause(kind="embed", namespace=space, reason="of another kind", actor="ops")
+    wanted = JobFilter(ids=(job,), namespace=space)
+    done = await admin.apply(JobAction.DISCARD, wanted, note="load test", actor="ops")
+    assert done.id is not None
+    await admin.undo(done.id, namespace=space, actor="eve")
+    await admin.resume(kind="embed", namespace=space, actor="eve")
+    await admin.resume(kind="summarise", namespace=space, actor="eve")
+    await admin.pause(kind="summarise", namespace="elsewhere", reason="of another tenant", actor="ops")
+    await admin.resume(kind="summarise", namespace="elsewhere", actor="ops")
+
+    found = await admin.timeline(job, namespace=space)
+
+    assert found is not None
+    first, second = (step for step in found.steps if step.name == "paused")
+    (discarded,) = (step for step in found.steps if step.name == "summarise discarded")
+    assert "first reason (ops); resumed by ops" in str(first.detail)
+    assert f"summarise jobs of namespace {space} since" in str(second.detail)
+    assert "maintenance (ops); resumed by eve" in str(second.detail)
+    assert (discarded.detail, discarded.job_id) == ("load test (ops); restored by eve", job)
+    for step in (first, second, discarded):
+        assert step.ended_at is not None
+        assert step.ended_at >= step.at
+    assert first.at <= found.accepted_at <= second.at <= discarded.at
+
+    await memory.forget(user_id="alice")
+    forgotten = await admin.timeline(job, namespace=space)
+    assert forgotten is not None
+    assert "load test" not in str(forgotten.steps), "an erasure deletes what operators noted about the job"
+
+
+async def test_ended_pauses_are_kept_as_long_as_completed_jobs(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    (job,) = await put(operated, "alice")
+    await memory.job_admin.pause(kind="summarise", namespace=space, reason="maintenance", actor="ops")
+    await memory.job_admin.resume(kind="summarise", namespace=space, actor="ops")
+    ledger = memory._parts.ledger
+
+    async def pauses() -> list[str]:
+        found = await memory.job_admin.timeline(job, namespace=space)
+        return [] if found is None else [step.name for step in found.steps if step.name == "paused"]
+
+    await ledger.prune(older_than=timedelta(days=1), limit=100)
+    kept = await pauses()
+    await ledger.prune(older_than=timedelta(0), limit=100)
+
+    assert (kept, await pauses()) == (["paused"], [])
+
+
 async def test_a_job_that_is_discarded_during_a_pause_does_not_run_after_it(operated: Operated) -> None:
     memory = operated.memory
     await memory.job_admin.pause(kind="summarise", namespace=memory.namespace, reason="held", actor="ops")

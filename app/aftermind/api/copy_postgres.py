@@ -34,6 +34,7 @@ NOT_COMPARED = (
     "api_keys",
     "embedders",
     "generation",
+    "hold_history",
     "job_pauses",
     "replay_plans",
     "replay_items",

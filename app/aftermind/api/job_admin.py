@@ -13,7 +13,7 @@ from aftermind.api.health import spent_budgets
 from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
-from aftermind.ledger.job_timeline import timeline_of_job
+from aftermind.ledger.job_timeline import job_ids_of, timeline_of_job, with_holds
 from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
@@ -133,8 +133,9 @@ class JobAdmin:
     async def timeline(self, any_id: JobId | UUID | str, *, namespace: str | None = None) -> Timeline | None:
         """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.
 
-        A step that waits for the end of a pause has the pause as its detail. The id of an episode or a fact needs the
-        namespace. Of a job of several turns: the first one's; of a job that follows no turn: its own. Raises
+        A step that waits for the end of a pause has the pause as its detail. Pauses that have ended are steps, and so
+        are discards that were restored; both are kept for `job_retention_days`. The id of an episode or a fact needs
+        the namespace. Of a job of several turns: the first one's; of a job that follows no turn: its own. Raises
         `InvalidFilter`.
         """
         try:
@@ -146,7 +147,7 @@ class JobAdmin:
             found = await self._parts.job_operations.timeline(tx, turns) if turns else None
         found = found or await self._pending_timeline(JobId(asked), namespace)
         found = found or await self._job_timeline(JobId(asked), namespace)
-        return found and await self._with_pauses(found)
+        return found and await self._with_pauses(await self._with_holds(found))
 
     async def messages(self, job: Job) -> Sequence[Message | Episode]:
         """The messages that a job works on: of its payload, else those stored by its turns; at most 50.
@@ -183,7 +184,7 @@ class JobAdmin:
                 said = f"{note.strip()} ({actor.strip()})"
                 counts = await self._parts.job_operations.discard(tx, wanted, DISCARDABLE, action=action_id, note=said)
             elif chosen is JobAction.RESTORE:
-                counts = await self._parts.job_operations.restore(tx, wanted)
+                counts = await self._parts.job_operations.restore(tx, wanted, actor=actor.strip())
             else:
                 counts = await self._parts.job_operations.run_now(tx, wanted)
             await self._record(tx, chosen, counts, note=note.strip(), actor=actor.strip())
@@ -227,7 +228,7 @@ class JobAdmin:
             same = next((each for each in pauses if (each.kind, each.namespace) == (_kind(kind), namespace)), None)
             if same is not None and not same.is_of_key:
                 raise errors.PauseOfOperator(same.summary())
-            found = await self._parts.job_operations.resume(tx, _kind(kind), namespace)
+            found = await self._parts.job_operations.resume(tx, _kind(kind), namespace, actor=actor.strip())
             if found:
                 await self._record_pause(tx, "resume", kind, namespace, actor)
         await self._anchor()
@@ -266,6 +267,12 @@ class JobAdmin:
                 held = [job for job in left if job.scope.namespace == space and spent.holds(job.kind)]
                 reasons |= {job.id: f"{spent} until 00:00 UTC" for job in held}
         return reasons
+
+    async def _with_holds(self, found: Timeline) -> Timeline:
+        space = found.owner.namespace
+        async with self._reading(space) as tx:
+            holds = await self._parts.job_operations.ended_holds(tx, space, job_ids_of(found), since=found.accepted_at)
+        return with_holds(found, holds)
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):

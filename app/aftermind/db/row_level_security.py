@@ -26,6 +26,7 @@ LEDGER = (
     "job_attempts",
     "job_followups",
     "job_pauses",
+    "hold_history",
     "recall_counts",
     "spending",
     "events",

@@ -359,6 +359,19 @@ JOB_PAUSES = Table(  # which jobs workers do not claim; '' means every namespace
     _time("created_at", now=True),
 )
 
+HOLD_HISTORY = Table(  # ended pauses, and discards (of `job_id`) that were restored; '' as above
+    "hold_history",
+    METADATA,
+    _id("namespace", nullable=False),
+    Column("id", Uuid, primary_key=True, server_default=text("gen_random_uuid()")),
+    _id("kind", nullable=False),
+    Column("job_id", Uuid),
+    Column("reason", Text, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("ended_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    Column("ended_by", Text, nullable=False),
+)
+
 METRIC_HISTORY = Table(  # see db.metric_history; of the whole deployment
     "metric_history",
     METADATA,

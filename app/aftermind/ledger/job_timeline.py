@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
 from aftermind.types.job import Attempt, FollowUp
-from aftermind.types.job_admin import Timeline, TimelineStep
+from aftermind.types.job_admin import EndedHold, Timeline, TimelineStep
 
 MAX_TURNS = 50  # of one job that a timeline names
 MAX_EVENTS = 200
+MAX_HOLDS = 200  # pauses that ended after the turn was accepted, the earliest first
 _FORMER = (JobState.REPLAYED, JobState.FORGOTTEN)
 
 
@@ -48,7 +50,7 @@ def build_timeline(
         turns=tuple(turns),
         episode_ids=tuple(episode_ids),
         fact_ids=tuple(fact_id for fact_id, _ in facts),
-        steps=tuple(sorted(steps, key=lambda step: (step.at, step.name != "accepted"))),
+        steps=_in_order(steps),
     )
 
 
@@ -78,6 +80,38 @@ def timeline_of_job(job: Job, attempts: Sequence[Attempt]) -> Timeline:
         fact_ids=(),
         steps=tuple(_job_steps(job, attempts, job.created_at)),
     )
+
+
+def job_ids_of(found: Timeline) -> list[JobId]:
+    """The jobs that have a step."""
+    return list(dict.fromkeys(step.job_id for step in found.steps if step.job_id is not None))
+
+
+def with_holds(found: Timeline, holds: Iterable[EndedHold]) -> Timeline:
+    """The timeline with the discards of its jobs that were restored, and the pauses during which one of them waited."""
+    jobs = [step for step in found.steps if step.name in tuple(JobKind)]
+    steps = [_hold_step(each) for each in holds if each.job_id is not None or any(_held(step, each) for step in jobs)]
+    return replace(found, steps=_in_order([*found.steps, *steps]))
+
+
+def _held(job: TimelineStep, pause: EndedHold) -> bool:
+    is_later = job.ended_at is not None and job.ended_at < pause.created_at
+    return pause.kind in (None, job.name) and job.at <= pause.ended_at and not is_later
+
+
+def _hold_step(hold: EndedHold) -> TimelineStep:
+    if hold.job_id is not None:
+        name, detail = f"{hold.kind} discarded", f"{hold.reason}; restored by {hold.ended_by}"
+    else:
+        where = f"namespace {hold.namespace}" if hold.namespace else "every namespace"
+        since = f"{hold.created_at.astimezone(UTC):%H:%M:%S}"
+        jobs = f"{hold.kind or 'all'} jobs of {where}"
+        name, detail = "paused", f"{jobs} since {since}: {hold.reason}; resumed by {hold.ended_by}"
+    return TimelineStep(name=name, at=hold.created_at, ended_at=hold.ended_at, job_id=hold.job_id, detail=detail)
+
+
+def _in_order(steps: Iterable[TimelineStep]) -> tuple[TimelineStep, ...]:
+    return tuple(sorted(steps, key=lambda step: (step.at, step.name != "accepted")))
 
 
 def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[TimelineStep]:  # Any: see above

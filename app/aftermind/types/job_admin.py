@@ -60,6 +60,23 @@ class JobPause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedHold:
+    """Why jobs waited for an operator until `ended_at`: a pause that was ended, or a discard that was restored.
+
+    `job_id` is the discarded job, None for a pause. `reason` names the operator too, `ended_by` is the one that ended
+    it.
+    """
+
+    kind: JobKind | None
+    namespace: str | None
+    job_id: JobId | None = None
+    reason: str
+    created_at: datetime
+    ended_at: datetime
+    ended_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobCount:
     """How many unfinished jobs, dead letters or discarded jobs of a kind there are. `scheduled`: not due yet."""
 
@@ -109,7 +126,8 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events.
+    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events, and what operators held
+    up.
 
     `job_id` is its store job; `turns` are the store jobs of all turns that the job asked for works on.
     """

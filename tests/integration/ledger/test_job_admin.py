@@ -273,6 +273,11 @@ def test_paused_jobs_wait_and_use_no_attempt_while_others_are_done(memory: Memor
         assert memory.job_admin.resume(kind="extract", namespace=SPACE, actor="ops")
     receipt.extracted(60)
     assert not memory.job_admin.resume(kind="extract", namespace=SPACE, actor="ops")
+    found = memory.job_admin.timeline(receipt.job_id, namespace=SPACE)
+    assert found is not None
+    [ended] = [step for step in found.steps if step.name == "paused"]
+    assert ended.ended_at is not None
+    assert "maintenance (ops); resumed by ops" in (ended.detail or "")
 
 
 def _noticed(since: float) -> Callable[[], bool]:

@@ -5,18 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from operator import attrgetter
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import mem
 from aftermind.ledger.inmemory.dead_letters import discard, fits
 from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
-from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_TURNS, build_timeline
+from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_HOLDS, MAX_TURNS, build_timeline
 from aftermind.ledger.protocol import DailyUsage
 from aftermind.types import Episode, EpisodeId, Fact, Job, JobId, JobKind, JobState, Scope
 from aftermind.types.job import check_transition, failed_state
 from aftermind.types.job_admin import (
+    EndedHold,
     JobCount,
     JobPause,
     ModelCost,
@@ -31,6 +32,7 @@ __all__ = [
     "costs",
     "count_jobs",
     "discard",
+    "ended_holds",
     "latencies",
     "list_jobs",
     "pause",
@@ -124,7 +126,7 @@ async def run_now(tx: Transaction, wanted: JobFilter) -> Counter[str]:
     return counts
 
 
-async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
+async def restore(tx: Transaction, wanted: JobFilter, *, actor: str) -> Counter[str]:
     now, counts = mem(tx).database.now(), Counter[str]()
     closed = [each for each in jobs_table(tx).values() if fits(each, wanted, (JobState.DISCARDED.value,))]
     places = {each.job.id: place for place, each in enumerate(sorted(closed, key=lambda each: each.job.run_at))}
@@ -143,18 +145,33 @@ async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
         run_at = job.run_at if is_kept else now + timedelta(microseconds=places[job.id])
         restored = replace(job, state=to, note=None, run_at=run_at, updated_at=at)
         put_record(tx, replace(record, job=restored, action_id=None, former_state=None, place=None))
+        if job.kind is not JobKind.SHADOW:
+            _put_hold(tx, job.kind, job.scope.namespace, job.note or "", job.updated_at, actor, job_id=job.id)
         counts[job.scope.namespace] += 1
     return counts
 
 
 async def pause(tx: Transaction, kind: JobKind | None, namespace: str | None, *, reason: str, actor: str) -> None:
     now = mem(tx).database.now()
+    await resume(tx, kind, namespace, actor=actor)
     row = JobPause(kind=kind, namespace=namespace, reason=reason, actor=actor, created_at=now)
     mem(tx).put(mem(tx).table("job_pauses"), (namespace or "", kind or ""), row)
 
 
-async def resume(tx: Transaction, kind: JobKind | None, namespace: str | None) -> bool:
-    return mem(tx).drop(mem(tx).table("job_pauses"), (namespace or "", kind or ""))
+async def resume(tx: Transaction, kind: JobKind | None, namespace: str | None, *, actor: str) -> bool:
+    rows: dict[tuple[str, str], JobPause] = mem(tx).table("job_pauses")
+    pause = rows.get((namespace or "", kind or ""))
+    if pause is None:
+        return False
+    _put_hold(tx, kind, namespace, f"{pause.reason} ({pause.actor})", pause.created_at, actor)
+    return mem(tx).drop(rows, (namespace or "", kind or ""))
+
+
+async def ended_holds(tx: Transaction, namespace: str, jobs: Sequence[JobId], *, since: datetime) -> list[EndedHold]:
+    rows: dict[UUID, EndedHold] = mem(tx).table("hold_history")
+    pauses = [each for each in rows.values() if each.job_id is None and each.namespace in (None, namespace)]
+    pauses = sorted((each for each in pauses if each.ended_at >= since), key=attrgetter("ended_at"))
+    return [*(each for each in rows.values() if each.job_id in jobs), *pauses[:MAX_HOLDS]]
 
 
 async def pauses(tx: Transaction) -> list[JobPause]:
@@ -219,6 +236,28 @@ def _family(tx: Transaction, store: Job) -> list[Record]:
         if item.job_id in ids and item.new_job_id is not None and item.new_job_id not in ids:
             ids.append(item.new_job_id)
     return sorted((jobs[id_] for id_ in ids if id_ in jobs), key=lambda each: (each.job.created_at, each.job.kind))
+
+
+def _put_hold(
+    tx: Transaction,
+    kind: JobKind | None,
+    namespace: str | None,
+    reason: str,
+    created_at: datetime,
+    actor: str,
+    *,
+    job_id: JobId | None = None,
+) -> None:
+    hold = EndedHold(
+        kind=kind,
+        namespace=namespace,
+        job_id=job_id,
+        reason=reason,
+        created_at=created_at,
+        ended_at=mem(tx).database.now(),
+        ended_by=actor,
+    )
+    mem(tx).put(mem(tx).table("hold_history"), uuid4(), hold)
 
 
 def _in_order(tx: Transaction, ids: Iterable[JobId]) -> list[JobId]:

@@ -11,7 +11,7 @@ from uuid import UUID
 from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, Tried
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, LeaseToken, NewJob, Scope, Turn
-from aftermind.types.job_admin import JobPause
+from aftermind.types.job_admin import EndedHold, JobPause
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 WAITING = (JobState.QUEUED, JobState.RETRYING)
@@ -44,6 +44,7 @@ TABLES = {
     "jobs": Table(JobId, Record),
     "follows": Table(JobId, tuple[JobId, ...]),
     "job_pauses": Table(tuple[str, str], JobPause),  # by namespace and kind; "" is every one
+    "hold_history": Table(UUID, EndedHold),
     "spending": Table(tuple[Scope, date, JobKind, str | None], DailyUsage),
 }
 

@@ -18,7 +18,7 @@ from aftermind.ledger.job_timeline import follow_ups_by_kind
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, FollowUp, failed_state, is_last_chance, together
-from aftermind.types.job_admin import JobPause
+from aftermind.types.job_admin import EndedHold, JobPause
 from aftermind.types.session_order import Counted, counted, session_columns
 from aftermind.wire.turn_encoding import decode_turn
 
@@ -361,6 +361,9 @@ class InMemoryLedger:
                 old.append(id_)
             for id_ in old:
                 _drop(tx, id_)
+            holds: dict[UUID, EndedHold] = mem(tx).table("hold_history")
+            for hold_id in [each for each, hold in holds.items() if hold.ended_at < before][:limit]:
+                mem(tx).drop(holds, hold_id)
             return len(old)
 
     # queries

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import bindparam, func, literal_column, select, text, update
@@ -10,11 +10,12 @@ from sqlalchemy import bindparam, func, literal_column, select, text, update
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOBS
-from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_TURNS, build_timeline
+from aftermind.ledger.job_timeline import MAX_EVENTS, MAX_HOLDS, MAX_TURNS, build_timeline
 from aftermind.ledger.postgres.dead_letters import conditions
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState
 from aftermind.types.job_admin import (
+    EndedHold,
     JobActionId,
     JobCount,
     JobPause,
@@ -125,28 +126,33 @@ _END_ATTEMPTS = text(
 _RESTORE = text(
     """
     WITH chosen AS (
-        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, before AS former_state, place
-        FROM (SELECT id, namespace, kind, effect_key, before, created_at,
+        SELECT DISTINCT ON (namespace, kind, effect_key, dead_id) id, before AS former_state, place, note, updated_at
+        FROM (SELECT id, namespace, kind, effect_key, before, created_at, coalesce(note, '') AS note, updated_at,
                      row_number() OVER (ORDER BY run_at, id) AS place, CASE WHEN before = 'dead' THEN id END AS dead_id
               FROM aftermind.jobs,
                    LATERAL coalesce(former_state, CASE kind WHEN 'shadow' THEN 'queued' ELSE 'dead' END) AS before
               WHERE id = ANY(CAST(:ids AS uuid[])) AND state = 'discarded') AS discarded
         ORDER BY namespace, kind, effect_key, dead_id, created_at DESC
+    ), restored AS (
+        UPDATE aftermind.jobs AS jobs
+        SET state = CASE WHEN chosen.former_state = 'dead' THEN 'dead' ELSE 'queued' END, former_state = NULL,
+            action_id = NULL, note = NULL, slot = 0, queue_position = NULL,
+            run_at = CASE WHEN jobs.run_at > now() OR chosen.former_state = 'dead' THEN jobs.run_at
+                ELSE now() + chosen.place * interval '1 microsecond' END,
+            updated_at = CASE WHEN chosen.former_state = 'dead' THEN coalesce((
+                SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), jobs.updated_at)
+                ELSE clock_timestamp() END
+        FROM chosen
+        WHERE jobs.id = chosen.id AND jobs.state = 'discarded' AND (chosen.former_state = 'dead' OR NOT EXISTS (
+            SELECT 1 FROM aftermind.jobs AS other
+            WHERE other.namespace = jobs.namespace AND other.kind = jobs.kind AND other.effect_key = jobs.effect_key
+              AND other.state IN ('queued', 'running', 'retrying')))
+        RETURNING jobs.namespace, jobs.kind, jobs.id, chosen.note, chosen.updated_at
+    ), held AS (
+        INSERT INTO aftermind.hold_history (namespace, kind, job_id, reason, created_at, ended_by)
+        SELECT namespace, kind, id, note, updated_at, CAST(:actor AS text) FROM restored WHERE kind <> 'shadow'
     )
-    UPDATE aftermind.jobs AS jobs
-    SET state = CASE WHEN chosen.former_state = 'dead' THEN 'dead' ELSE 'queued' END, former_state = NULL,
-        action_id = NULL, note = NULL, slot = 0, queue_position = NULL,
-        run_at = CASE WHEN jobs.run_at > now() OR chosen.former_state = 'dead' THEN jobs.run_at
-            ELSE now() + chosen.place * interval '1 microsecond' END,
-        updated_at = CASE WHEN chosen.former_state = 'dead' THEN coalesce((
-            SELECT max(ended_at) FROM aftermind.job_attempts WHERE job_id = jobs.id), jobs.updated_at)
-            ELSE clock_timestamp() END
-    FROM chosen
-    WHERE jobs.id = chosen.id AND jobs.state = 'discarded' AND (chosen.former_state = 'dead' OR NOT EXISTS (
-        SELECT 1 FROM aftermind.jobs AS other
-        WHERE other.namespace = jobs.namespace AND other.kind = jobs.kind AND other.effect_key = jobs.effect_key
-          AND other.state IN ('queued', 'running', 'retrying')))
-    RETURNING jobs.namespace
+    SELECT namespace FROM restored
     """
 )
 
@@ -157,7 +163,25 @@ _PAUSE = text(
     SET reason = excluded.reason, actor = excluded.actor, created_at = clock_timestamp()
     """
 )
-_RESUME = text("DELETE FROM aftermind.job_pauses WHERE namespace = :namespace AND kind = :kind")
+_RESUME = text(
+    """
+    WITH ended AS (
+        DELETE FROM aftermind.job_pauses WHERE namespace = :namespace AND kind = :kind RETURNING *
+    )
+    INSERT INTO aftermind.hold_history (namespace, kind, reason, created_at, ended_by)
+    SELECT namespace, kind, reason || ' (' || actor || ')', created_at, CAST(:actor AS text) FROM ended
+    """
+)
+# Discards by `hold_history_job`, pauses by `hold_history_ended`; locks nothing.
+_ENDED_HOLDS = text(
+    f"""
+    SELECT namespace, kind, job_id, reason, created_at, ended_at, ended_by FROM aftermind.hold_history
+    WHERE job_id = ANY(CAST(:jobs AS uuid[]))
+    UNION ALL
+    (SELECT namespace, kind, job_id, reason, created_at, ended_at, ended_by FROM aftermind.hold_history
+     WHERE job_id IS NULL AND namespace IN ('', :namespace) AND ended_at >= :since ORDER BY ended_at LIMIT {MAX_HOLDS})
+    """
+)
 _PAUSES = text("SELECT namespace, kind, reason, actor, created_at FROM aftermind.job_pauses ORDER BY 1, 2")
 
 # The turn of a store job, of a later job (by the user's store jobs of that time: `jobs_owner`), an episode or a fact.
@@ -332,25 +356,26 @@ async def discard(
     return Counter(row.namespace for row in rows)
 
 
-async def restore(tx: Transaction, wanted: JobFilter) -> Counter[str]:
+async def restore(tx: Transaction, wanted: JobFilter, *, actor: str) -> Counter[str]:
     """Make discarded jobs what they were, due when they were, failed when they did; how many, by namespace.
 
     A running one is queued again. Those that were due before are due now, in their order: they have not waited since.
     """
     found = select(JOBS.c.id).where(conditions(wanted, (JobState.DISCARDED.value,)))
     ids = [row.id for row in (await pg(tx).execute(found)).all()]
-    return Counter(row.namespace for row in await pg(tx).rows(_RESTORE, ids=ids))
+    return Counter(row.namespace for row in await pg(tx).rows(_RESTORE, ids=ids, actor=actor))
 
 
 async def pause(tx: Transaction, kind: JobKind | None, namespace: str | None, *, reason: str, actor: str) -> None:
-    """Let workers claim no jobs of the kind in the namespace; they notice within a second."""
+    """Let workers claim no jobs of the kind in the namespace; they notice within a second. It ends a former pause."""
+    await resume(tx, kind, namespace, actor=actor)
     given = {"namespace": namespace or "", "kind": kind or "", "reason": reason, "actor": actor}
     await pg(tx).execute(_PAUSE, given)
 
 
-async def resume(tx: Transaction, kind: JobKind | None, namespace: str | None) -> bool:
-    """End a pause; False if there was none."""
-    return bool(await pg(tx).count(_RESUME, namespace=namespace or "", kind=kind or ""))
+async def resume(tx: Transaction, kind: JobKind | None, namespace: str | None, *, actor: str) -> bool:
+    """End a pause, and keep it for timelines; False if there was none."""
+    return bool(await pg(tx).count(_RESUME, namespace=namespace or "", kind=kind or "", actor=actor))
 
 
 async def pauses(tx: Transaction) -> list[JobPause]:
@@ -364,6 +389,22 @@ async def pauses(tx: Transaction) -> list[JobPause]:
             created_at=row.created_at,
         )
         for row in await pg(tx).rows(_PAUSES)
+    ]
+
+
+async def ended_holds(tx: Transaction, namespace: str, jobs: Sequence[JobId], *, since: datetime) -> list[EndedHold]:
+    """Discards of these jobs that were restored, and pauses of the namespace that ended since then."""
+    return [
+        EndedHold(
+            kind=JobKind(row.kind) if row.kind else None,
+            namespace=row.namespace or None,
+            job_id=None if row.job_id is None else JobId(row.job_id),
+            reason=row.reason,
+            created_at=row.created_at,
+            ended_at=row.ended_at,
+            ended_by=row.ended_by,
+        )
+        for row in await pg(tx).rows(_ENDED_HOLDS, namespace=namespace, jobs=list(jobs), since=since)
     ]
 
 

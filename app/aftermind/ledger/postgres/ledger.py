@@ -94,6 +94,10 @@ _PRUNE = text(
         DELETE FROM aftermind.job_attempts USING old WHERE job_id = old.id
     ), follows AS (
         DELETE FROM aftermind.job_followups USING old WHERE followed_job_id = old.id
+    ), holds AS (
+        DELETE FROM aftermind.hold_history WHERE id IN (
+            SELECT id FROM aftermind.hold_history WHERE ended_at < now() - CAST(:age AS interval)
+            ORDER BY ended_at LIMIT :limit)
     )
     DELETE FROM aftermind.jobs USING old WHERE jobs.id = old.id RETURNING jobs.id
     """

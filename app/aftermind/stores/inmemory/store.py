@@ -364,7 +364,7 @@ def _mark_emptied_turns(run: MemoryTransaction, key: tuple[str, str], gone: set[
 
 
 def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
-    jobs, forgotten = run.table("jobs"), 0
+    jobs, holds, forgotten = run.table("jobs"), run.table("hold_history"), set()
     for id_, record in list(jobs.items()):
         job = record.job
         is_meant = job.scope.owner == stone.owner and stone.session_id in (None, job.scope.session_id)
@@ -372,10 +372,12 @@ def _forget_jobs(run: MemoryTransaction, stone: Tombstone) -> int:
             emptied = replace(job, scope=job.scope.owner, effect_key=str(job.id), state=JobState.FORGOTTEN, payload={})
             emptied = replace(emptied, raw=None, answer=None, error=None, note=None)
             run.put(jobs, id_, replace(record, job=emptied, token=None, place=None, edited=None))
-            forgotten += 1
+            forgotten.add(id_)
+    for hold_id in [hold_id for hold_id, hold in holds.items() if hold.job_id in forgotten]:
+        run.drop(holds, hold_id)
     if forgotten:
         run.clear_indexes()  # of the ledger, which a store does not import
-    return forgotten
+    return len(forgotten)
 
 
 def _is_of(profile: Profile | None, at: datetime) -> bool:

@@ -184,6 +184,8 @@ _JOBS = text(
         RETURNING id
     ), attempts AS (
         UPDATE aftermind.job_attempts SET error = NULL FROM gone WHERE job_id = gone.id
+    ), holds AS (
+        DELETE FROM aftermind.hold_history USING gone WHERE job_id = gone.id
     )
     SELECT count(*) AS jobs FROM gone
     """

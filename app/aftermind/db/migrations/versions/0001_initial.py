@@ -498,6 +498,20 @@ CREATE TABLE aftermind.job_pauses (
     PRIMARY KEY (namespace, kind)
 );
 
+-- Pauses that were ended, and discards of jobs (`job_id`) that were restored: why a job waited, for its timeline.
+CREATE TABLE aftermind.hold_history (
+    namespace text COLLATE "C" NOT NULL,
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    kind text COLLATE "C" NOT NULL,
+    job_id uuid,
+    reason text NOT NULL,
+    created_at timestamptz NOT NULL,
+    ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_by text NOT NULL
+);
+CREATE INDEX hold_history_job ON aftermind.hold_history (job_id) WHERE job_id IS NOT NULL;
+CREATE INDEX hold_history_ended ON aftermind.hold_history (ended_at);
+
 -- Samples of the metrics of the whole deployment, a minute or an hour each; see db.metric_history.
 CREATE TABLE aftermind.metric_history (
     seconds integer NOT NULL,
