@@ -283,9 +283,9 @@ def _grouped(found: Sequence[DeadGroup], *, wide: bool) -> Table:
     return shown
 
 
-def shorten(text: str) -> str:
-    """A text with at most `MAX_USER_CHARACTERS`."""
-    return text if len(text) <= MAX_USER_CHARACTERS else f"{text[: MAX_USER_CHARACTERS - 1]}…"
+def shorten(text: str, limit: int = MAX_USER_CHARACTERS) -> str:
+    """A text with at most `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _as_json(value: object) -> str:

@@ -29,9 +29,29 @@ from aftermind.wire import queues
 
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 MAX_PENDING_SEARCHED = 1_000  # turns in Redis, the oldest first
+PENDING = "pending"  # of a turn in Redis, which has no row yet
+LISTED_STATES = (PENDING, *JobState)
 FULL_ID_CHARACTERS = 32  # a UUID without hyphens
 
 States = Annotated[list[JobState] | None, typer.Option("--state", "-s", help="In this state. May be repeated.")]
+
+
+def _state(given: str) -> str:
+    if given not in LISTED_STATES:
+        raise typer.BadParameter(f"{given!r} is not one of {', '.join(LISTED_STATES)}.")
+    return given
+
+
+ListedStates = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        "-s",
+        parser=_state,
+        metavar=f"[{'|'.join(LISTED_STATES)}]",
+        help="In this state; pending: accepted, but not stored yet. May be repeated.",
+    ),
+]
 Kind = Annotated[JobKind | None, typer.Option("--kind", "-k", help="Jobs of this kind. Default: of every kind.")]
 Queue = Annotated[str | None, typer.Option(help=f"The kinds of this queue: {', '.join(queues.QUEUES)}.")]
 Where = Annotated[str | None, typer.Option("--namespace", "-n", help="In this namespace. Default: in every one.")]
@@ -53,7 +73,7 @@ def register(app: typer.Typer) -> None:
 @terminal.with_json
 def list_(
     *,
-    state: States = None,
+    state: ListedStates = None,
     ids: job_ids.Ids = None,
     kind: dead_letters.Kinds = None,
     error: dead_letters.ErrorText = None,
@@ -62,26 +82,30 @@ def list_(
     since: Since = None,
     limit: dead_letters.Limit = 50,
     wide: terminal.Wide = False,
-) -> Sequence[Job]:
+) -> Sequence[Job] | Sequence[PendingTurn]:
     """List jobs, the latest change first.
 
     Accepted turns that are not stored yet wait in Redis and have no row: the table lists them first, as pending.
-    `--json` has the rows only.
+    `--json` has the rows only; with `--state pending` and no other state, the turns.
     """
-    wanted = _filter(state, ids, kind, error, namespace, user, since)
+    states = [JobState(each) for each in state or () if each != PENDING]
+    only_pending = bool(state) and not states
+    wanted = _filter(states, ids, kind, error, namespace, user, since)
+    with_turns = not state or PENDING in state or JobState.QUEUED in states
 
     async def work(
         memory: Memory,
     ) -> tuple[Sequence[Job], Sequence[PendingTurn], Sequence[JobPause], Mapping[JobId, str]]:
-        found = await memory.job_admin.list(wanted, limit=limit)
-        turns = await _pending_turns(memory, wanted, limit)
+        found = [] if only_pending else await memory.job_admin.list(wanted, limit=limit)
+        turns = await _pending_turns(memory, wanted, limit) if with_turns else []
         stored = {job.id for job in found}
         paused = await memory.job_admin.pauses(namespace=wanted.namespace)
         reasons = await hold_reasons(memory, found)
         return found, [turn for turn in turns if turn.job_id not in stored], paused, reasons
 
     found, pending, paused, reasons = terminal.with_memory(work)
-    namespaces = {*(job.scope.namespace for job in found), *(turn.owner.namespace for turn in pending)}
+    listed = found[: limit - len(pending)]
+    namespaces = {*(job.scope.namespace for job in listed), *(turn.owner.namespace for turn in pending)}
     spaces = dead_letters.names_namespaces(wanted.namespace, namespaces)
     titles = ("job", "state", "kind", "updated", "next attempt", *(["namespace"] if spaces else []), "user", "detail")
     shown = terminal.make_table(*titles, flexible="detail")
@@ -89,13 +113,13 @@ def list_(
         texts = ["running" if turn.worker else "pending", JobKind.STORE, terminal.when(turn.accepted_at), ""]
         cells = _cells(turn.job_id, texts, turn.owner, with_namespace=spaces, wide=wide)
         shown.add_row(*cells, terminal.one_line(_reason(turn, paused)))
-    for job in found:
+    for job in listed:
         texts = [job.state, job.kind, terminal.when(job.updated_at), _next_attempt(job)]
         cells = _cells(job.id, texts, job.scope, with_namespace=spaces, wide=wide)
         shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or detail(job)))
     terminal.show(shown, wide=wide)
-    terminal.note_limit(found, limit)
-    return found
+    terminal.note_limit([*pending, *found], limit)
+    return pending if only_pending else found
 
 
 async def hold_reasons(memory: Memory, found: Sequence[Job]) -> Mapping[JobId, str]:
@@ -109,8 +133,7 @@ async def hold_reasons(memory: Memory, found: Sequence[Job]) -> Mapping[JobId, s
 
 async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Sequence[PendingTurn]:
     """Turns without a row that the filter of jobs means too."""
-    rows_only = wanted.error is not None or wanted.since is not None
-    if rows_only or (wanted.states and JobState.QUEUED not in wanted.states):
+    if wanted.error is not None or wanted.since is not None:
         return []
     if wanted.kinds and JobKind.STORE not in wanted.kinds:
         return []

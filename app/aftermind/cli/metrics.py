@@ -9,11 +9,13 @@ from rich.markup import escape
 
 from aftermind import errors
 from aftermind.cli import terminal
-from aftermind.cli.dead_letters import moment
+from aftermind.cli.dead_letters import moment, shorten
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.telemetry.metric_series import CHARTS, series
 from aftermind.types.job_admin import MetricSample
+
+MAX_NAME_CHARACTERS = 18  # of a model, reason or node: with the widest numbers, a row has 80 columns
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +57,8 @@ def metrics(
                 peak_at = datetime.fromtimestamp(at, UTC)
                 is_recent = over <= timedelta(days=1)
                 when = f"{peak_at:%H:%M}" if is_recent else terminal.when(peak_at)
-                shown.add_row(title, escape(name), *numbers, when, terminal.one_line(unit))
+                of = escape(name if wide else shorten(name, MAX_NAME_CHARACTERS))
+                shown.add_row(title, of, *numbers, when, terminal.one_line(unit))
     terminal.show(shown, wide=wide)
     period = f"{terminal.when(found[0].at)} to {terminal.when(found[-1].at)}"
     out.print(f"[dim]{terminal.count_of(len(found), 'sample')}, {period} UTC, of all namespaces.[/]")

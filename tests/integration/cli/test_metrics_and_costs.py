@@ -1,21 +1,31 @@
 """`aftermind metrics` has what the charts draw; `aftermind costs` adds up by what is asked for."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from aftermind import errors
-from aftermind.cli import make_app_for
+from aftermind.cli import make_app_for, metrics, terminal
 from tests.support.servers import Database, psql
 
 HISTORY = """
     INSERT INTO aftermind.metric_history (seconds, at, series)
     SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object(
         'aftermind_runnable_jobs{kind="extract"}', CASE minute WHEN 2 THEN 37002 ELSE 1 END,
+        'aftermind_freshness_seconds_bucket{le="1.0",stage="stored"}', 1,
+        'aftermind_freshness_seconds_bucket{le="+Inf",stage="stored"}', 1)
+    FROM generate_series(1, 3) AS minute
+"""
+LONG_NAMES = """
+    INSERT INTO aftermind.metric_history (seconds, at, series)
+    SELECT 60, date_trunc('minute', now()) - minute * interval '1 min', jsonb_build_object(
+        'aftermind_model_cost_usd_total{model="openai:gpt-4.1-mini-2025-04-14"}', 0.000012345 * (minute * minute),
         'aftermind_freshness_seconds_bucket{le="1.0",stage="stored"}', 1,
         'aftermind_freshness_seconds_bucket{le="+Inf",stage="stored"}', 1)
     FROM generate_series(1, 3) AS minute
@@ -56,6 +66,23 @@ def test_each_line_has_its_latest_mean_and_highest_value(database: Database, run
     [stored] = [row for row in rows(found) if row[:3] == ["Latency", "p95", "by"]]
     assert stored[4:8] == ["stored", "0.95", "0.95", "0.95"]
     assert "3 samples" in found.output
+
+
+def test_the_time_of_the_highest_value_is_whole_at_80_columns(
+    database: Database, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psql(database.url, "DELETE FROM aftermind.metric_history", LONG_NAMES)
+    narrow = Console(width=80, soft_wrap=False)
+    for module in (terminal, metrics):
+        monkeypatch.setattr(module, "out", narrow)
+
+    found, wide = run("metrics").output, run("metrics", "--wide").output
+
+    rows_shown = [line for line in found.splitlines() if line.startswith(("Model cost", "Latency"))]
+    assert len(rows_shown) == 2, found
+    assert all(re.search(r" \d\d:\d\d *$", line) for line in rows_shown), found
+    assert "openai:gpt-4.1-mini-2025-04-14" in wide
+    psql(database.url, "DELETE FROM aftermind.metric_history")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from aftermind import Settings
 from aftermind.api import address_resolution
 from aftermind.cli import FAMILIES, doctor_checks, make_app_for
-from aftermind.cli.doctor_checks import Verdict
+from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.memory import Memory
 from tests.support.servers import Database, psql, psql_async
 from tests.support.waiting import wait_until
@@ -218,6 +218,65 @@ def test_turns_that_are_not_stored_yet_are_listed_and_found_by_their_short_ids()
     assert timeline.exit_code == 0, timeline.exception
     assert "accepted" in timeline.output
     assert not any("pending" in text for text in elsewhere)
+
+
+@pytest.mark.usefixtures("environment")
+def test_pending_is_a_state_to_filter_by_and_the_limit_is_for_turns_and_jobs_together(database: Database) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    psql(database.url, *[OLD_JOB.format(position="NULL")] * 3)
+    for text in ("I like tea.", "I like rain."):
+        assert run(app, ["remember", text, "--user", "pz"]).exit_code == 0
+
+    pending = run(app, ["jobs", "list", "--state", "pending"]).output
+    both = run(app, ["jobs", "list", "--limit", "3"]).output
+    every = run(app, ["jobs", "list", "--limit", "10"]).output
+    as_json = json.loads(run(app, ["jobs", "list", "--state", "pending", "--json"]).stdout)
+    unknown = run(app, ["jobs", "list", "--state", "waiting"])
+
+    def count(output: str) -> tuple[int, int]:
+        words = [line.split() for line in output.splitlines()]
+        return sum("pending" in line for line in words), sum("extract" in line for line in words)
+
+    assert (count(pending), count(both), count(every)) == ((2, 0), (2, 1), (2, 3))
+    assert "Listed: 3, the limit." in both
+    assert "Listed" not in every
+    assert [each["worker"] for each in as_json] == [None, None]
+    assert unknown.exit_code == 2
+    assert "is not one of pending, queued" in " ".join(unknown.output.split())
+
+
+@pytest.mark.usefixtures("environment")
+def test_overdue_jobs_give_status_and_health_the_exit_code_1(database: Database) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    assert run(app, ["status"]).exit_code == run(app, ["health"]).exit_code == 0
+
+    psql(database.url, OLD_JOB.format(position="NULL"))
+    status, health = run(app, ["status"]), run(app, ["health"])
+    assert run(app, ["jobs", "pause", "--kind", "extract", "--reason", "x"]).exit_code == 0
+    paused = run(app, ["status"])
+
+    assert (status.exit_code, health.exit_code, paused.exit_code) == (1, 1, 0)
+    assert "extract: 1 pending job, the oldest for 3600 s" in " ".join(status.output.split())
+
+
+async def test_pending_turns_without_any_store_worker_are_a_failure_before_they_are_overdue(settings: Settings) -> None:
+    async with Memory(settings=settings) as memory:
+        await memory.remember("I live in Oslo.", user_id="u")
+
+        async def finding() -> Finding:
+            findings = await doctor_checks.work(address_resolution.resolve(settings), settings)
+            [found] = [each for each in findings if each.what == "pending turns"]
+            return found
+
+        async def is_bad() -> bool:
+            return (await finding()).verdict is Verdict.BAD
+
+        await wait_until(is_bad, description="the turn has an age")
+        found = await finding()
+        assert "no store worker is running" in found.seen
+        assert "aftermind worker --queues memory.store" in found.remedy
+        await memory.job_admin.pause(kind="store", reason="maintenance", actor="ops")
+        assert (await finding()).verdict is Verdict.GOOD, "its own finding reports the pause"
 
 
 @pytest.mark.usefixtures("environment")
