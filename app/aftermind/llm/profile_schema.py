@@ -74,14 +74,15 @@ def profile_schema(given: str | None) -> ProfileSchema | None:
         return _parse_json(given)
     module, _, name = given.partition(":")
     try:
-        model = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as exc:
+        model = getattr(import_module(module), name, None)
+    except (ImportError, ValueError) as exc:
         why = (
             f"it cannot be imported: {exc}. Add its folder to PYTHONPATH, then run `aftermind up` or the process again."
         )
         raise errors.InvalidSettings("profile_schema", given, why) from exc
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise errors.InvalidSettings("profile_schema", given, "it is no Pydantic model.")
+        why = f"module {module!r} has no Pydantic model of the name {name!r}; give `module:Model`."
+        raise errors.InvalidSettings("profile_schema", given, why)
     return ProfileSchema(json=model.model_json_schema(), model=model)
 
 

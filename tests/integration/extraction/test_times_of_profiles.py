@@ -218,6 +218,9 @@ async def test_a_profile_by_rules_has_the_aliases_of_its_model() -> None:
 async def test_a_profile_schema_that_cannot_be_imported_is_refused_when_the_memory_is_opened() -> None:
     with pytest.raises(errors.InvalidSettings, match=r"profile_schema.*cannot be imported"):
         Memory("inmemory", settings=Settings(profile_schema="nope.mod:Profile"))
+    for given in ("tests.support.saved_parts", "tests.support.saved_parts:Nope"):
+        with pytest.raises(errors.InvalidSettings, match=r"has no Pydantic model of the name .*`module:Model`"):
+            Memory("inmemory", settings=Settings(profile_schema=given))
 
 
 async def _traits(schema: str) -> dict[str, object]:
