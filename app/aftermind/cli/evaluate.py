@@ -86,7 +86,7 @@ def evaluation(
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
 ) -> None:
-    """Measure recall on questions with labelled evidence.
+    """Measure recall on questions with labelled evidence. Exit code 1 if no evidence is stored.
 
     Conversations of LoCoMo and LongMemEval are loaded into a memory inside this process; your own questions query the
     configured memory. --against compares two configurations on the same questions.
@@ -139,6 +139,8 @@ def evaluation(
     names = [_name(each) for each in chosen]
     show(summary, names)
     _write(json_file, {**summary.to_json(), "names": names})
+    if not summary.means:
+        raise typer.Exit(1)
 
 
 def _write(path: Path | None, found: Mapping[str, Any]) -> None:  # Any: JSON

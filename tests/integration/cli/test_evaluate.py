@@ -137,6 +137,20 @@ async def test_own_questions_have_evidence_by_text_or_id(database: Database, red
     assert (found["questions"][ALL], missed["measures"]["in_block@1000"]) == (3, 0.5)
 
 
+def test_an_evaluation_without_any_stored_evidence_ends_with_1(tmp_path: Path) -> None:
+    file, figures = tmp_path / "own.jsonl", tmp_path / "figures.json"
+    file.write_text('{"question": "Who called?", "user_id": "ann", "evidence": "never stored"}\n')
+
+    found = CliRunner().invoke(
+        make_app_for(["evaluate"]),
+        ["eval", str(file), f"--json={figures}"],
+        env={"AFTERMIND_DATABASE_URL": f"sqlite:{tmp_path / 'm.db'}"},
+    )
+
+    assert (found.exit_code, json.loads(figures.read_text())["variants"]) == (1, [])
+    assert "No evidence of any question is stored" in found.stderr
+
+
 async def test_a_gold_set_is_drawn_from_facts_and_their_sources() -> None:
     async with Memory("inmemory", settings=_patient()) as memory:
         for text in ("I live in Bergen.", "I work at Acme.", "What a day."):
