@@ -1,16 +1,19 @@
 """After a forget nothing is found anywhere, also where a worker was frozen over it or a spool was drained late."""
 
+import asyncio
 import fcntl
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+import asyncpg
 import pytest
 import redis
 from pydantic import SecretStr
 
-from aftermind import Memory, Settings, errors
+from aftermind import Memory, Message, Settings, errors
 from aftermind.types.erasure_report import ErasureReport
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
@@ -18,6 +21,7 @@ from aftermind.wire.redis_keys import Keys
 from tests.support.faults import frozen
 from tests.support.proxy import proxy_to
 from tests.support.servers import Database
+from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.workers import HOPELESS, SLOWLY, TOUCHY, environment, workers
@@ -312,6 +316,32 @@ async def test_a_turn_that_postgres_accepts_after_the_forget_is_not_recalled(
 
     assert all("tuba" in text for text in blocks)
     assert not [text for text in blocks if canary in text or "flute" in text]
+
+
+async def test_a_recall_during_an_erasure_is_before_it_while_redis_is_away(database: Database, tmp_path: Path) -> None:
+    nothing_there = "redis://127.0.0.1:1/0"
+    async with (
+        opened(database, nothing_there, tmp_path / "forgets") as forgets,
+        opened(database, nothing_there, tmp_path / "recalls") as recalls,
+    ):
+        await keep(database.url, [said("My PIN is 4711.")])
+        connection = await asyncpg.connect(database.admin_url)
+        async with connection.transaction():
+            await connection.execute("SELECT FROM aftermind.episodes WHERE user_id = 'alice' FOR UPDATE")
+            forgetting = asyncio.create_task(forgets.forget(user_id="alice"))
+            await wait_until(partial(_is_numbered, connection), description="the erasure has its number")
+            assert (await recalls.remember("I like tea.", user_id="bob")).spooled, "it asks the primary for the number"
+            block = await recalls.recall("What is my PIN?", user_id="alice")
+        await connection.close()
+        await forgetting
+        await recalls.remember([Message.assistant("It is 4711.")], user_id="alice", recalled=block)
+
+        assert "4711" in block.text
+        assert await recalls.history(user_id="alice") == []
+
+
+async def _is_numbered(connection: "asyncpg.Connection[asyncpg.Record]") -> bool:
+    return bool(await connection.fetchval("SELECT last_value > 1 FROM aftermind.generation"))
 
 
 @pytest.mark.parametrize("ends", [False, pytest.param(True, marks=pytest.mark.long)])

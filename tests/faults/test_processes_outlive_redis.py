@@ -172,6 +172,23 @@ async def test_the_service_takes_turns_meanwhile_and_hands_them_over_afterwards(
             await wait_until(answers, description="the service is ready")
 
 
+async def test_a_full_redis_is_a_place_of_memory_while_the_database_is_away(valkey: Valkey, tmp_path: Path) -> None:
+    away = "postgresql://nobody@127.0.0.1:1/none"
+    async with Memory(away, redis=valkey.url, settings=Settings(state_dir=tmp_path, embedder="hash")) as memory:
+        await memory.remember("I like tea.", user_id="bob")
+        with valkey.client() as admin:
+            admin.config_set("maxmemory", 1)
+            spooled = await memory.remember("I like coffee.", user_id="bob")
+            health = await memory.health()
+            block = await memory.recall("What do I like?", user_id="bob")
+            admin.config_set("maxmemory", 0)
+
+    assert {part.name: part.state for part in health.parts}["redis"] == "degraded"
+    assert (spooled.spooled, health.can_serve) == (True, True)
+    assert "tea" in block.text
+    assert "coffee" in block.text
+
+
 def bells(valkey: Valkey) -> int:
     """How many bells of store work there are."""
     with valkey.client() as client:

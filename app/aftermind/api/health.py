@@ -120,8 +120,9 @@ class Health:
         An outage of the primary or of Redis concerns all processes: none of them answers better than this one.
         """
         wrong = [part for part in self.parts if part.needed and part.state == "down" and not part.is_outage]
-        places = [part for part in self.parts if part.name.partition(" ")[0] in ("store", "replica", "redis")]
-        return not wrong and any(part.state == "ok" for part in places)
+        places = [part for part in self.parts if part.name.partition(" ")[0] in ("store", "replica")]
+        redis = [part for part in self.parts if part.name == "redis"]  # a full one is read
+        return not wrong and any([*(part.state == "ok" for part in places), *(part.state != "down" for part in redis)])
 
     @property
     def overdue(self) -> tuple[Work, ...]:

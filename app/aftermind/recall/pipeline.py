@@ -451,9 +451,8 @@ class Recall:
         is_of_group = (owner.user_id or "").startswith(GROUP_PREFIX)
         if self._pending is None or route.served_by is not ServedBy.PRIMARY or is_of_group:
             return None
-        received = self._pending.generation.known or 0
-        found = await self._store.admission_state(route.tx, owner, [], generation=received)
-        return max([received, *(stone.generation for stone in found.stones)])
+        found = await self._store.admission_state(route.tx, owner, [], generation=0)
+        return max((stone.generation for stone in found.stones), default=0)
 
     async def _read_route(self, run: _Run, route: Route, limit: int) -> None:
         """Place the pending turns, then find, rank and read on one node."""
