@@ -180,14 +180,21 @@ def excludes(predicate: str, new: str, old: str) -> bool:
     return predicate in EXCLUSIVE and min(len(left), len(right)) > 1 and left[-1] == right[-1] and left != right
 
 
+# "a good lasagne" is lasagne, "a nice cup of tea" is tea
+_PRAISE = re.compile(
+    r"^an? (?=\w+ \w)(?:(?:really |very )?(?:good|nice|great|proper|decent|lovely) )?"
+    r"(?:(?:cup|glass|mug|pint|bowl|slice|plate|piece) of )?(?=\w)"
+)
+
+
 def same_text(left: str, right: str) -> bool:
-    """Whether two subjects or objects are the same words, whatever their case, articles and punctuation."""
+    """Whether two subjects or objects are the same words, whatever their case, articles, praise and punctuation."""
     return folded(left) == folded(right)
 
 
 @lru_cache(maxsize=16_384)  # a user's subjects and objects are compared again and again
 def folded(text: str) -> str:
     """A subject or object as it is compared."""
-    words = re.sub(r"[^\w\s]+", " ", text.casefold()).split()
+    words = _PRAISE.sub("", re.sub(r"[^\w\s]+", " ", text.casefold())).split()
     first = next((place for place, word in enumerate(words) if word not in _ARTICLES), len(words) - 1)
     return " ".join(words[max(first, 0) :])

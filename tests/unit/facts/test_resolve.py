@@ -87,6 +87,13 @@ def test_who_dislikes_it_now_no_longer_likes_it() -> None:
     ]
 
 
+@pytest.mark.parametrize(("liked", "disliked"), [("a good lasagne", "lasagne"), ("tea", "a nice cup of tea")])
+def test_praise_makes_no_other_thing(liked: str, disliked: str) -> None:
+    facts = fold([said("likes", liked, at(2020))], [said("dislikes", disliked, at(2021))])
+
+    assert spans(facts) == [(disliked, 2021, None), (liked, 2020, 2021)]
+
+
 def test_the_same_claim_from_another_episode_strengthens_and_from_the_same_one_changes_nothing() -> None:
     first = said("likes", "tea", at(2020))
     rows = fold([first])

@@ -128,6 +128,9 @@ class Grammar:
     nouns_have_capitals: bool
     sequel: re.Pattern[str]  # at the end of what is before a clause: it is later than the one before it
     main_clause: re.Pattern[str]  # where a clause starts; `joined` by a comma or conjunction, `second` with no subject
+    continued: Mapping[
+        str, re.Pattern[str]
+    ]  # by predicate: a second verb that is about the same fact ("and started there")
     first_person_word: re.Pattern[str]
     bare_year: re.Pattern[str]  # a year without a preposition, dates in English: "Ich bin 2024 nach Bremen gezogen"
 
@@ -202,6 +205,11 @@ def grammar_of(language: str) -> Grammar:
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
+        continued={
+            name: _pattern(rf"[,;]? \S+ (?:{_expanded(text, macros)})(?![\w'])")
+            for names, text in data.get("continued", {}).items()
+            for name in names.split()
+        },
         first_person_word=re.compile(rf"(?<![\w'])(?:{_alternation(words['first_person'])})(?![\w'])", re.IGNORECASE),
         bare_year=_pattern(data.get("bare_year", "(?!)")),
         **patterns,
@@ -279,7 +287,7 @@ def _joined(text: str) -> str:
 
 
 def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
-    """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I", "and worked"."""
+    """Where a clause starts: "and I", "and in 2015 I", "and my", ", then I", " I", "and worked", "because"."""
     conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
     subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
     joined = (
@@ -287,7 +295,8 @@ def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles
     )
     joined = rf"{joined}|[,;]? (?P<second>{_second_clause(data)})"
     aside = rf"[,;]? (?:{data['asides']})(?!\w)"
-    return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
+    start = rf"(?:(?P<joined>{joined})| (?:{subject})|,? (?:{_joined(data['other_clauses'])}))"
+    return re.compile(rf"(?!{aside}){start}(?![\w'])", re.IGNORECASE)
 
 
 def _second_clause(data: Mapping[str, Any]) -> str:

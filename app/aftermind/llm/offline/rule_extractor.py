@@ -35,6 +35,7 @@ _TOGETHER = (
 )
 _AT_AN_EDGE = re.compile(r"\b(?:since|from|until|till|before|after|between)\b", re.IGNORECASE)
 _NOW = re.compile(r"\bnow\b", re.IGNORECASE)
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _SINCE = re.compile(r"\bsince\b", re.IGNORECASE)
 _TAIL = re.compile(r"[,;\u2013\u2014-]\s{0,3}(?=[^,;\u2013\u2014-]*$)")
 
@@ -297,7 +298,7 @@ class _Sentence:
                 known = self._believed(found, names)
                 for each in known:
                     yield self._claim(each.predicate, each.object, valid_to=at, latest_at=latest)
-                    yield from self._ended_statuses(each.predicate, match, at, latest)
+                    yield from self._ended_statuses(each.predicate, found, match, at, latest)
                 for name in () if known else names:  # what began it may be extracted later
                     yield self._claim(name, found, operation=Operation.END, valid_to=at, latest_at=latest)
             case FormEffect.PAST if self._believed(found, [predicate]):
@@ -308,7 +309,7 @@ class _Sentence:
                     yield self._claim(predicate, found, valid_from=start, valid_to=end or said_at, latest_at=latest)
                 else:
                     yield self._end_of(predicate, "", match, end or said_at, latest)
-                yield from self._ended_statuses(predicate, match, end or said_at, latest)
+                yield from self._ended_statuses(predicate, found, match, end or said_at, latest)
             case FormEffect.DENY:
                 yield self._claim(predicate, found, operation=Operation.RETRACT)
             case FormEffect.NOT if other := self._variant_of(predicate, found):
@@ -320,9 +321,8 @@ class _Sentence:
             case _:
                 for former in self._names(rule, groups.get("was") or ""):
                     left = self._period_in(groups["was"] or "") if rule.is_successor else None
-                    is_earlier = left is not None and left.start <= (start or said_at)
-                    at = left.start if left is not None and is_earlier else start or said_at
-                    yield self._claim(predicate, former, valid_to=at, latest_at=None if is_earlier else latest)
+                    at = start or said_at if left is None else left.start
+                    yield self._claim(predicate, former, valid_to=at, latest_at=latest if left is None else None)
                 if instead := self._grammar.not_instead.match(rest):
                     for wrong in self._names(rule, instead["o"]):
                         yield self._claim(predicate, wrong, operation=Operation.RETRACT)
@@ -402,8 +402,11 @@ class _Sentence:
         return replace(claim, quote=match.group())
 
     def _ended_statuses(
-        self, predicate: str, match: re.Match[str], at: datetime, latest: datetime | None
+        self, predicate: str, found: str, match: re.Match[str], at: datetime, latest: datetime | None
     ) -> Iterator[Assertion]:
+        mine = [each for each in self._beliefs if each.predicate == predicate]
+        if found and any(not predicates.same_text(each.object, found) for each in mine):
+            return  # "My wife Ines died in 2010" of a user who is married to Eva now
         for status in self._grammar.ended_statuses.get(predicate, "").split():
             yield self._end_of("relationship_status", status, match, at, latest)
 
@@ -459,8 +462,8 @@ class _Sentence:
             return _Validity()
         grammar, said_at = self._grammar, self._turn.occurred_at
         start, end = match.start(), len(self._text) - len(rest)
-        words = self._clause_around(match, end)
-        if rule.is_successor and self._period_in(second := self._clause_around(match, end, first=match.end("was"))):
+        words = self._clause_around(rule, match, end)
+        if rule.is_successor and self._has_own_time(match, second := words[match.end("was") - match.start() :]):
             words = second
         if grammar.ago.search(self._around_object(match)) or grammar.ago.match(rest.lstrip(" ")):
             words = grammar.ago.sub(lambda found: f"{_duration_in_english(grammar, found)} ago", words)
@@ -492,20 +495,32 @@ class _Sentence:
     def _period_in(self, words: str) -> dates.Period | None:
         return dates.find(self._with_english_dates(words), self._turn.occurred_at)
 
-    def _clause_around(self, match: re.Match[str], end: int, *, first: int | None = None) -> str:
-        """The words that may date the part from the form to `end`: up to the next clause. A past form may share the
+    def _has_own_time(self, match: re.Match[str], second: str) -> bool:
+        """Whether the words about a successor have a time that can be its own, beside that of "I left Acme in May"."""
+        left, joined = self._period_in(match["was"]), self._period_in(second)
+        if left is None or joined is None:
+            return joined is not None
+        has_year = [_YEAR.search(words) is not None for words in (match["was"], second)]
+        return joined.start >= left.start and has_year != [True, False]
+
+    def _clause_around(self, rule: FormRule, match: re.Match[str], end: int) -> str:
+        """The words that may date the part from the form to `end`: up to the next clause. What is past may share the
         time of a second verb: "I moved to Oslo and started at Acme in 2015".
 
         They start at the clause of the part, unless the sentence starts with a time or a subordinate clause: "I have
         lived in Oslo since 2015 and I have a dog" dates no dog, "After I left Oslo in 2015, I joined Acme" dates Acme.
         """
         text, grammar = self._text, self._grammar
-        is_past = self._is_past(match)
-        ends = (each.start() for each in grammar.main_clause.finditer(text, end) if not (is_past and each["second"]))
+        is_past = self._is_past(match) or predicates.is_event(rule.predicate) or rule.effect is FormEffect.PAST
+        is_over = rule.effect in (FormEffect.END, FormEffect.LEAVE)
+        continued = grammar.continued.get("ended" if is_over else rule.predicate)
+        start, after = match.start(), max(end, match.end()) if match.end("o") < match.end() else end
+        ends = (
+            each.start()
+            for each in grammar.main_clause.finditer(text, after)
+            if not (is_past and each["second"]) and not (continued is not None and continued.match(text, each.start()))
+        )
         stop = next(ends, None)
-        if first is not None:
-            return text[first:stop]
-        start = match.start()
         first = max((taken for _, taken, _ in self._taken[:-1] if taken <= start), default=0)
         if self._starts_with_main_clause():
             joined = (found.start() for found in grammar.main_clause.finditer(text, first) if found["joined"])
