@@ -110,7 +110,8 @@ async def get(parts: Parts, owner: Scope, ids: Sequence[EpisodeId]) -> list[Epis
         return _merged(await parts.store.episodes(tx, owner, ids), shown)
 
     found = await _from_a_node(parts, waiting, read, namespace=owner.namespace)
-    by_id = {each.id: each for each in await _marked([each for each in found if each.id in ids])}
+    wanted = set(ids)
+    by_id = {each.id: each for each in await _marked([each for each in found if each.id in wanted])}
     return [by_id.get(each) for each in ids]
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated
+from uuid import UUID
 
 import typer
 from rich.markup import escape
@@ -22,10 +23,11 @@ from aftermind.cli.importers import BadLine, FileEdits, FileTurn
 from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt, StepState
-from aftermind.types import EpisodeId, Scope
+from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
+MAX_IDS = 1_000  # of one query; a session without answers is one turn of a file, however long
 MAX_LISTED = 20  # bad lines named one by one; the rest is counted
 POLL_SECONDS = 0.25
 STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notified well within this time
@@ -152,31 +154,94 @@ async def play(
 ) -> Ingested:
     """Hand the turns over in order, with a progress bar, and follow them if asked to, for as long as anything moves."""
     done = Ingested(bad=[each for each in found if isinstance(each, BadLine)])
-    turns = [part for each in found if isinstance(each, FileTurn) for part in _parts(each, memory)]
-    turns = [replace(each, namespace=namespace or each.namespace) for each in turns]
+    turns = [replace(each, namespace=namespace or each.namespace) for each in found if isinstance(each, FileTurn)]
     edits = [each for each in found if isinstance(each, FileEdits)]
     if not turns and not edits:
         return done
+    missing, present = await _without_present(memory, turns, done)
+    turns = [part for each in missing for part in _parts(each, memory)]
+    total = done.queued + len(turns)
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     stored: list[tuple[FileTurn, Receipt]] = []
     with Progress(*columns, TimeElapsedColumn(), console=err, transient=False) as bars:
-        queued = bars.add_task("queued", total=len(turns), said=f"0 of {terminal.count_of(len(turns), 'turn')}")
+        queued = bars.add_task("queued", total=total, said=f"0 of {terminal.count_of(total, 'turn')}")
         for start in range(0, len(turns), MAX_IN_FLIGHT):
             stored += await _hand_over(memory, turns[start : start + MAX_IN_FLIGHT], done)
             bars.update(
                 queued,
                 completed=done.queued + len(done.bad),
-                said=f"{done.queued:,} of {terminal.count_of(len(turns), 'turn')}",
+                said=f"{done.queued:,} of {terminal.count_of(total, 'turn')}",
             )
-        bars.update(queued, completed=len(turns))
+        bars.update(queued, completed=total)
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
             done.forgotten = None if done.stalled else await _count_forgotten(memory, stored)
         await _undo(memory, [each for each in stored if each[0].undone], done, seconds=still_seconds)
     if edits:
         edits = [replace(each, namespace=namespace or each.namespace) for each in edits]
-        await _apply_all_edits(memory, edits, stored, done, seconds=still_seconds)
+        await _apply_all_edits(memory, edits, present, stored, done, seconds=still_seconds)
     return done
+
+
+async def _without_present(
+    memory: Memory, turns: Sequence[FileTurn], done: Ingested
+) -> tuple[list[FileTurn], dict[str, EpisodeId]]:
+    """The turns without messages that their user has already under the ids of an export; and these messages.
+
+    Raises `StoreUnavailable` for an export alone: sent unchecked, its messages would be stored twice.
+    """
+    missing: list[FileTurn] = []
+    present: dict[str, EpisodeId] = {}
+    for _, of_owner in groupby(turns, key=lambda turn: (turn.namespace, turn.user_id)):
+        same_owner = list(of_owner)
+        found = await _exported_episodes(memory, same_owner)
+        for turn in same_owner:
+            here = _present_ids(turn, found)
+            missing += _missing_parts(turn, here) if here else [turn]
+            present |= here
+            if here:
+                done.queued += len(here) == len(turn.messages)
+                done.messages += len(here)
+                done.known = (done.known or 0) + len(here)
+                done.users.add((turn.namespace, turn.user_id))
+    return missing, present
+
+
+async def _exported_episodes(memory: Memory, turns: Sequence[FileTurn]) -> dict[str, Episode]:
+    """Episodes of the owner of these turns by their ids in the export; none for other formats."""
+    ids = dict[UUID, str]()
+    for text in (each for turn in turns for each in turn.exported_ids):
+        with suppress(ValueError):  # any file may have the name
+            ids[UUID(text)] = text
+    found: dict[str, Episode] = {}
+    wanted, owner = [*map(EpisodeId, ids)], {"namespace": turns[0].namespace, "user_id": turns[0].user_id}
+    for start in range(0, len(wanted), MAX_IDS):
+        with suppress(errors.InvalidInput):  # reported when the turn is handed over
+            episodes = await memory.get(*wanted[start : start + MAX_IDS], **owner)
+            found |= {ids[each.id]: each for each in episodes if each is not None}
+    return found
+
+
+def _present_ids(turn: FileTurn, found: Mapping[str, Episode]) -> dict[str, EpisodeId]:
+    """Those of its messages that are there with the same role and content."""
+    if len(turn.exported_ids) != len(turn.messages):
+        return {}
+    return {
+        id_: episode.id
+        for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
+        if (episode := found.get(id_)) is not None
+        and isinstance(message, Mapping)
+        and (message.get("role"), message.get("content")) == (episode.role, episode.content)
+    }
+
+
+def _missing_parts(turn: FileTurn, here: Collection[str]) -> list[FileTurn]:
+    """Each message that is not here as a turn, so that its key does not depend on which others are missing."""
+    return [
+        replace(turn, key=f"exported {id_}", messages=(message,), exported_ids=(id_,))
+        for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
+        if id_ not in here
+    ]
 
 
 def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
@@ -299,6 +364,7 @@ async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done:
 async def _apply_all_edits(
     memory: Memory,
     edits: Sequence[FileEdits],
+    present: Mapping[str, EpisodeId],
     stored: Sequence[tuple[FileTurn, Receipt]],
     done: Ingested,
     *,
@@ -306,7 +372,7 @@ async def _apply_all_edits(
 ) -> None:
     """Edit facts and blocks as where they were exported, once the messages that they name are stored."""
     named = {str(source) for each in edits for claim in each.assertions for source in claim.sources}
-    ids: dict[str, EpisodeId | None] = {}  # of messages where they were exported; None: forgotten here
+    ids: dict[str, EpisodeId | None] = {**present}  # of messages where they were exported; None: forgotten here
     for turn, receipt in stored:
         if named.isdisjoint(turn.exported_ids) or len(turn.exported_ids) != len(receipt.episode_ids):
             continue

@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 import pytest
 
-from aftermind import Export, Memory, Message, Settings
+from aftermind import Export, Memory, Message, Settings, errors
 from aftermind.cli import importers, ingest
 from aftermind.cli.importers import BadLine
 from aftermind.types.plain_values import to_plain
 from tests.support.learning import AT_ONCE
+from tests.support.servers import Database
+from tests.support.workers import environment, workers
 
 LEARNS_AT_ONCE = Settings(**AT_ONCE)
 
@@ -253,6 +255,114 @@ async def test_a_correction_of_a_message_that_was_forgotten_is_not_made_again(tm
 
         assert again.edits == 0
         assert await memory.facts.query(user_id="eva", namespace="other") == []
+
+
+TALK = [
+    [Message.user("I live in Oslo."), Message.assistant("Noted.")],
+    [Message.user("I like tea.")],
+    [Message.user("I like tea.")],
+    [Message.user("I work at Magna.")],
+]
+
+
+async def contents(memory: Memory, **owner: Any) -> list[str]:  # Any: arguments of a call
+    return [each.content for each in await memory.history(**owner)]
+
+
+async def test_an_export_adds_nothing_to_the_store_that_it_is_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        for turn in TALK:
+            await memory.remember(turn, user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        [oslo] = [fact for fact in await memory.facts.query(user_id="nadia") if fact.object == "Oslo"]
+        await memory.facts.correct(oslo, "Bergen", user_id="nadia")
+        before = await memory.export(user_id="nadia")
+        read = list(importers.read(written(tmp_path / "nadia.json", before)))
+
+        done = [await ingest.play(memory, read) for _ in range(2)]
+
+        after = await memory.export(user_id="nadia")
+        elsewhere = [await ingest.play(memory, read, namespace="other") for _ in range(2)]
+        copied = await contents(memory, user_id="nadia", namespace="other")
+    ingest.report(done[0])
+    assert [(each.messages, each.known, each.edits) for each in done] == [(5, 5, 0)] * 2
+    assert (after.episodes, after.facts, after.assertions) == (before.episodes, before.facts, before.assertions)
+    assert "(5 messages, 0 new, 5 already stored) of 1 user accepted" in capsys.readouterr().out
+    assert [(each.messages, each.known) for each in elsewhere] == [(5, 0), (5, 5)]
+    assert copied == [each.content for each in before.episodes]
+
+
+async def test_an_export_adds_only_the_messages_that_a_store_lacks(tmp_path: Path) -> None:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="off") as memory:
+        receipts = [await memory.remember(turn, user_id="nadia", session_id="s") for turn in TALK]
+        await memory.drain(user_id="nadia", timeout=30)
+        read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+        whole = sorted(await contents(memory, user_id="nadia"))
+        counts = []
+        for lost in (receipts[1], receipts[3]):
+            await memory.forget(ids=lost.episode_ids, user_id="nadia")
+            done = [await ingest.play(memory, read) for _ in range(2)]
+            counts.append([(each.messages, each.known) for each in done])
+        restored = sorted(await contents(memory, user_id="nadia"))
+        await memory.forget(user_id="nadia")
+        forgotten = await ingest.play(memory, read)
+    assert counts == [[(5, 4), (5, 5)]] * 2
+    assert restored == whole
+    assert (forgotten.messages, forgotten.known) == (5, 0)
+
+
+async def test_a_message_of_the_same_id_and_another_content_is_added(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await memory.remember("I like tea.", user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        path = await exported(memory, "nadia", tmp_path / "nadia.json")
+        path.write_bytes(path.read_bytes().replace(b"tea", b"rum"))
+
+        done = await ingest.play(memory, list(importers.read(path)))
+
+        assert (done.messages, done.known) == (1, 0)
+        assert await contents(memory, user_id="nadia") == ["I like tea.", "I like rum."]
+
+
+async def test_an_export_adds_nothing_to_a_database_that_has_its_messages_stored_or_pending(
+    database: Database, redis_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules")
+    async with Memory(database.app_url, broker=redis_url, redis=redis_url, settings=settings) as memory:
+        for turn in TALK:
+            await memory.remember(turn, user_id="nadia", session_id="s")
+        read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+
+        pending = await ingest.play(memory, read, wait=False)
+        relayed = environment(
+            database.relay_url,
+            redis_url,
+            AFTERMIND_STATE_DIR=str(tmp_path),
+            **{f"AFTERMIND_{name.upper()}": str(value) for name, value in AT_ONCE.items()},
+        )
+        with workers(relayed, tmp_path, on="memory.store,memory.embed,memory.extract"):
+            stored = await ingest.play(memory, read)
+        owner = {"user_id": "nadia"}
+        there, facts = await contents(memory, **owner), await memory.facts.query(**owner)
+        await memory.forget(**owner)
+        forgotten = await ingest.play(memory, read, wait=False)
+
+    assert [(each.messages, each.known) for each in (pending, stored, forgotten)] == [(5, 5), (5, 5), (5, 0)]
+    assert sorted(there) == sorted(message.content for turn in TALK for message in turn)
+    assert sorted(fact.object for fact in facts) == ["Magna", "Oslo", "tea"]
+
+
+async def test_a_database_that_is_away_ends_the_ingest_of_an_export(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await memory.remember("I like tea.", user_id="nadia", session_id="s")
+        read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+    settings = Settings(state_dir=tmp_path, db_connect_timeout_seconds=0.5)
+
+    async with Memory("postgresql://nobody@127.0.0.1:1/none", broker="redis://127.0.0.1:1", settings=settings) as away:
+        with pytest.raises(errors.StoreUnavailable):
+            await ingest.play(away, read)
 
 
 def test_a_conversation_whose_exported_ids_are_no_list_is_read(tmp_path: Path) -> None:
