@@ -1,5 +1,6 @@
 """The extract job: turns of a session become facts; one model call per burst, whose answer is kept and applied once."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -143,6 +144,7 @@ async def _apply(
         reasons = {each.id: extraction.reasons.get(each.id, reason) for each in episodes}
         counted = [*filter(changes.states, claims)]
         outcomes = [_outcome(each, counted, lease, name, reasons[each.id]) for each in episodes if each.id in alive]
+        outcomes += await _outcomes_of_earlier_ends(runtime, tx, scope.owner, changes, alive)
         await runtime.store.note_outcomes(tx, scope.owner, outcomes)
         await runtime.ledger.finish(tx, lease, note=None if claims else extraction.reason_empty)
         if is_more:
@@ -209,6 +211,20 @@ def _outcome(episode: Episode, claims: Sequence[Assertion], lease: Lease, name: 
         facts=count,
         job_id=lease.job.id,
     )
+
+
+async def _outcomes_of_earlier_ends(
+    runtime: Runtime, tx: Transaction, owner: Scope, changes: Changes, mined: set[EpisodeId]
+) -> list[MiningOutcome]:
+    """Outcomes of messages that were extracted before what they end: "I left Acme", then "I work at Acme"."""
+    ended = [fact for fact in changes.added if fact.valid_to is not None]
+    counts = Counter(source for fact in ended for source in fact.sources if source not in mined)
+    earlier = await runtime.store.outcomes(tx, owner, list(counts)) if counts else []
+    return [
+        replace(each, outcome=ExtractionOutcome.FACTS, reason=None, facts=counts[each.episode_id])
+        for each in earlier
+        if each.outcome is ExtractionOutcome.EMPTY
+    ]
 
 
 def _next(lease: Lease) -> NewJob:

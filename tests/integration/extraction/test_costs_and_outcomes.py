@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from aftermind import errors
+from aftermind import Memory, Message, Settings, errors
 from aftermind.types import Cardinality, ExtractionState, JobKind, JobState
-from tests.support.learning import Learning
+from tests.support.learning import AT_ONCE, Learning
 from tests.support.scripted_openai import ScriptedOpenAI
 
 Opened = Callable[..., AbstractAsyncContextManager[Learning]]
@@ -157,3 +157,35 @@ async def test_the_outcome_of_a_turn_in_an_unsupported_language_names_it(opened:
     reasons = {each.reason for each in outcomes if each.state is ExtractionState.EMPTY}
     assert reasons == {"the rules do not support Portuguese"}
     assert sum(each.facts for each in outcomes) == 2
+
+
+LEFT_AND_BEGAN = {
+    "I left Magna last week.": datetime(2026, 8, 1, tzinfo=UTC),
+    "I work at Magna.": datetime(2026, 5, 1, tzinfo=UTC),
+    "We broke up.": datetime(2026, 8, 2, tzinfo=UTC),
+}
+
+
+async def assert_the_end_counts(memory: Memory, user: str) -> None:
+    found = {each.session_id: (each.state, each.facts, each.reason) for each in await memory.extraction(user_id=user)}
+    assert found["I left Magna last week."] == found["I work at Magna."] == ("facts", 1, None)
+    assert found["We broke up."][:2] == ("empty by decision", 0)
+
+
+async def test_an_end_that_was_extracted_before_its_fact_counts_as_an_outcome(user: str) -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE), embedder="hash", extractor="rules") as memory:
+        for text, day in LEFT_AND_BEGAN.items():
+            message = Message.user(text, occurred_at=day)
+            await (await memory.remember(message, user_id=user, session_id=text)).extracted(timeout=30)
+
+        await assert_the_end_counts(memory, user)
+
+
+async def test_an_end_that_was_extracted_before_its_fact_counts_as_an_outcome_on_postgres(
+    opened: Opened, user: str
+) -> None:
+    async with opened(extractor="rules") as learnt:
+        for text, day in LEFT_AND_BEGAN.items():
+            await learnt.learn(user, [Message.user(text, occurred_at=day)], session=text)
+
+        await assert_the_end_counts(learnt.memory, user)
