@@ -89,6 +89,13 @@ def recall(
     ] = None,
     until: Annotated[str | None, typer.Option(help="Only messages before this time, in the same format.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of messages and of facts that may match.")] = None,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND",
+            help="Only these kinds of memory in the block: history, facts, summary, profile, blocks; may be repeated.",
+        ),
+    ] = None,
     known_at: KnownAt = None,
     wide: terminal.Wide = False,
 ) -> RecallBlock | RecallExplanation:
@@ -103,6 +110,7 @@ def recall(
             "roles": role or None,
             "metadata": terminal.parse_pairs("metadata", metadata or ()) or None,
             "min_score": min_score,
+            "load": [kind for each in load or () for kind in each.split(",")] or None,
             "since": moment("since", since),
             "until": moment("until", until),
             "known_at": moment("known_at", known_at),

@@ -5,8 +5,9 @@ import json
 import os
 from pathlib import Path
 
-from aftermind import Memory
+from aftermind import Memory, Settings
 from tests.support.fork_server import run_module
+from tests.support.learning import AT_ONCE
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
 from tests.support.workers import environment
@@ -60,6 +61,28 @@ async def test_texts_are_shown_as_they_are_stored(tmp_path: Path) -> None:
     )
 
     assert "My tag is :coffee: and [bold]x[/bold]." in done.stdout
+
+
+async def test_the_kinds_of_memory_in_the_block_are_those_that_are_named(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/memory.db"
+    async with Memory(store, embedder="hash", extractor="rules", settings=Settings(**AT_ONCE)) as memory:
+        await memory.remember("I moved to Oslo.", user_id="ann")
+        await memory.blocks.set("human", "Likes short answers.", user_id="ann")
+        await memory.drain(user_id="ann", timeout=30)
+    env = {**os.environ, "AFTERMIND_DATABASE_URL": store}
+
+    async def kinds(*load: str) -> set[str]:
+        command = ["aftermind.cli", "recall", "When did I move to Oslo?", "--user", "ann", "--json", *load]
+        done = await asyncio.to_thread(run_module, command, env=env)
+        assert done.returncode == 0, done.stderr
+        block = json.loads(done.stdout)
+        found = {"facts" if "predicate" in each["item"] else "history" for each in block["matches"]}
+        return found | ({"blocks"} if "short answers" in block["text"] else set())
+
+    assert await kinds() == {"history", "facts", "blocks"}
+    assert await kinds("--load", "history") == {"history"}
+    assert await kinds("--load", "facts", "--load", "blocks") == {"facts", "blocks"}
+    assert await kinds("--load", "facts,blocks") == {"facts", "blocks"}
 
 
 async def test_printed_redis_users_are_those_of_a_json_answer(tmp_path: Path) -> None:
