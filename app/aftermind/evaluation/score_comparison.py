@@ -34,12 +34,13 @@ class Summary:
     """Means of each variant by category, with `ALL` first; `differences` of the first two, if there are two.
 
     `missed` are the questions whose evidence is not all in the largest block of the first variant, `not_stored` those
-    that were left out because none of their evidence is stored.
+    that were left out because none of their evidence is stored. `outcomes` are those of all questions.
     """
 
     counts: Mapping[str, int]
     means: Sequence[Mapping[str, Measures]]
     differences: Mapping[str, Difference]
+    outcomes: Sequence[Outcome]
     missed: Sequence[Outcome]
     not_stored: Sequence[Outcome]
 
@@ -49,6 +50,11 @@ class Summary:
             "questions": dict(self.counts),
             "missed": [_named(each) for each in self.missed],
             "not_stored": [_named(each) for each in self.not_stored],
+            "outcomes": [
+                _question(each) | {"variants": [dict(one) for one in each.measures]}
+                for each in self.outcomes
+                if each.measures
+            ],
             "variants": [dict(each) for each in self.means],
             "differences": {
                 name: {"mean": each.mean, "low": each.low, "high": each.high} for name, each in self.differences.items()
@@ -72,14 +78,18 @@ def summarise(outcomes: Sequence[Outcome]) -> Summary:
         counts={name: len(found) for name, found in groups.items()},
         means=means,
         differences={name: compare([(one[name], two[name]) for one, two, *_ in pairs]) for name in names},
+        outcomes=outcomes,
         missed=[each for each in outcomes if each.measures and _share_in_largest_block(each.measures[0]) < 1],
         not_stored=[each for each in outcomes if each.measures is None],
     )
 
 
 def _named(outcome: Outcome) -> dict[str, Any]:  # Any: JSON
-    asked = {"question": outcome.question.text, "user_id": outcome.user_id, "category": outcome.question.category}
-    return asked | ({"measures": dict(outcome.measures[0])} if outcome.measures else {})
+    return _question(outcome) | ({"measures": dict(outcome.measures[0])} if outcome.measures else {})
+
+
+def _question(outcome: Outcome) -> dict[str, Any]:  # Any: JSON
+    return {"question": outcome.question.text, "user_id": outcome.user_id, "category": outcome.question.category}
 
 
 def _share_in_largest_block(found: Measures) -> float:

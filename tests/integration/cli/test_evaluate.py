@@ -102,6 +102,8 @@ async def test_two_settings_are_compared_on_the_conversations_of_a_file(tmp_path
         assert variant[ALL]["recall@5"] == 1.0
         assert variant[ALL]["in_block@200"] == 1.0
     assert found["differences"]["recall@5"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
+    figures_of_each = {each["question"]: [one["recall@5"] for one in each["variants"]] for each in found["outcomes"]}
+    assert figures_of_each == {"What is the name of the cat?": [1.0, 1.0], "What does the sister study?": [1.0, 1.0]}
 
 
 async def test_own_questions_have_evidence_by_text_or_id(database: Database, redis_url: str, tmp_path: Path) -> None:
