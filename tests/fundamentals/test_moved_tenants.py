@@ -24,6 +24,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 HOME, ACME = "home", "acme"
 COUNT = "SELECT count(*), count(DISTINCT id) FROM aftermind.episodes WHERE namespace = 'acme'"
+HOLDS = "SELECT count(*) FROM aftermind.hold_history WHERE namespace = 'acme'"
 DEAD = """
     UPDATE aftermind.jobs SET state = 'dead', token = NULL, lease_until = NULL, reason_code = 'llm_bad_request'
     WHERE id = (SELECT id FROM aftermind.jobs WHERE namespace = 'acme' AND kind = 'extract' AND state = 'done' LIMIT 1)
@@ -77,7 +78,10 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
     memory: Memory, settings: Settings, databases: dict[str, Database]
 ) -> None:
     await memory.encryption.encrypt(namespace=ACME, spread_seconds=0)
+    await memory.job_admin.pause(kind="extract", namespace=ACME, reason="maintenance", actor="ops")
     first = await memory.remember("I live in Oslo.", user_id=USER, namespace=ACME)
+    await first.stored(timeout=PATIENCE_SECONDS)
+    await memory.job_admin.resume(kind="extract", namespace=ACME, actor="ops")
     await first.extracted(timeout=PATIENCE_SECONDS)
     _, key = await memory.api_keys.create("test", namespace=ACME)
     await psql_async(databases["default"].admin_url, DEAD)
@@ -102,6 +106,9 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
     assert {fact.object for fact in facts} >= {"Oslo", "tea"}
     assert [job.kind for job in await memory.dead_letters.list(JobFilter(namespace=ACME))] == ["extract"]
     assert (await memory.api_keys.check(key)) is not None
+    timeline = await memory.job_admin.timeline(first.job_id, namespace=ACME)
+    assert timeline is not None
+    assert ["maintenance (ops)" in str(step.detail) for step in timeline.steps if step.name == "paused"] == [True]
     assert [each.namespace for each in await memory.job_admin.tenants()].count(ACME) == 1
     with pytest.raises(errors.TenantMoved, match="'acme' is served by database 'eu'"):
         async with unaware._parts.db.transaction(namespace=ACME):
@@ -126,6 +133,7 @@ async def test_a_tenant_moves_while_its_agents_talk_and_nothing_is_lost_doubled_
     for found in await audit_keys(addresses, settings):
         assert found.verdict is Verdict.GOOD, found
     assert await psql_async(databases["default"].admin_url, COUNT) == "0|0"
+    assert [await psql_async(databases[name].admin_url, HOLDS) for name in ("default", "eu")] == ["0", "1"]
     assert "Oslo" in (await memory.recall("Where do I live?", user_id=USER, namespace=ACME)).text
     async with Memory(settings=copied(settings)) as fresh:
         assert await fresh.api_keys.check(key) is not None

@@ -20,6 +20,10 @@ from tests.support.resource_cleanup import closing
 from tests.support.servers import Database, Servers, psql, psql_async
 
 ADD = text("INSERT INTO aftermind.users (namespace, user_id) VALUES (:namespace, 'alice')")
+HOLD = """
+    INSERT INTO aftermind.hold_history (namespace, kind, reason, created_at, ended_by)
+    VALUES ('{namespace}', '', 'a reason', now(), 'ops')
+"""
 SEEN = text("SELECT namespace FROM aftermind.users ORDER BY 1")
 
 
@@ -47,7 +51,9 @@ def two_tenants(database: Database) -> Database:
             f"VALUES ('{namespace}', 'alice', 'human', 'secret of {namespace}', 1, now())",
             "INSERT INTO aftermind.events (namespace, user_id, seq, id, event) "
             f"VALUES ('{namespace}', 'alice', 1, 'e', '{{}}')",
+            HOLD.format(namespace=namespace),
         )
+    psql(database.url, HOLD.format(namespace=""))  # a pause of all namespaces
     return database
 
 
@@ -149,11 +155,15 @@ async def test_a_transaction_sees_and_writes_its_own_tenant_alone(two_tenants: D
         seen = [row.namespace for row in await tx.rows(SEEN)]
         changed = await tx.count(text("UPDATE aftermind.blocks SET content = 'mine' WHERE namespace = 'globex'"))
         gone = await tx.count(text("DELETE FROM aftermind.jobs WHERE namespace = 'globex'"))
+        holds = [row.namespace for row in await tx.rows(text("SELECT namespace FROM aftermind.hold_history"))]
+        freed = await tx.count(text("DELETE FROM aftermind.hold_history WHERE namespace IN ('', 'globex')"))
 
     assert (seen, changed, gone) == (["acme"], 0, 0)
+    assert (holds, freed) == (["acme"], 0)
     for statement in (
         "INSERT INTO aftermind.users (namespace, user_id) VALUES ('globex', 'mallory')",
         "UPDATE aftermind.blocks SET namespace = 'globex'",
+        HOLD.format(namespace="globex"),
     ):
         with pytest.raises(errors.NotAllowed):
             async with app.transaction(namespace="acme") as tx:

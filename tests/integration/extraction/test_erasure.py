@@ -178,6 +178,23 @@ async def test_the_event_of_a_job_that_ends_during_a_forget_is_forgotten_too(ope
         assert await events_of(learnt, "gone") == []
 
 
+async def test_the_note_of_a_restored_job_is_erased_by_a_forget_that_waited_for_the_restore(
+    opened: Opened, user: str
+) -> None:
+    async with opened(summary_quiet_seconds=3600.0) as learnt:
+        await learnt.learn(user, ["I like tea."])
+        wanted = JobFilter(namespace="default", user_id=user)
+        done = await learnt.memory.job_admin.apply("discard", wanted, note=SECRET, actor="ops")
+        async with learnt.database.transaction(namespace="default") as tx:
+            restored = await learnt.memory._parts.job_operations.restore(tx, wanted, actor="ops")
+            forgetting = asyncio.create_task(learnt.memory.forget(user_id=user))
+            await wait_until(lambda: is_waiting(learnt), description="the forget waits for the restored jobs")
+        await forgetting
+
+        assert done.changed == restored.total() > 0
+        assert await places(learnt, SECRET) <= {"audit_log"}
+
+
 async def is_waiting(learnt: Learning) -> bool:
     async with learnt.owner.transaction(read_only=True) as tx:
         found = await pg(tx).rows(text("SELECT 1 FROM pg_locks WHERE NOT granted"))
