@@ -92,6 +92,8 @@ async def test_turns_of_a_silent_shard_are_spooled_and_those_of_others_are_not(
             spooled = [await memory.remember("bees", user_id=user) for user in owned[:2]]
             taken = [await memory.remember("bees", user_id=user) for user in others]
             blocks = [str(await memory.recall("bees", user_id=user)) for user in (*owned[:2], *others)]
+            with pytest.raises(errors.RedisUnavailable):  # a list without the turns of the silent shard is wrong
+                await memory.job_admin.pending_turns()
 
         async def are_sent() -> bool:
             waiting = (await memory.health()).waiting

@@ -86,7 +86,7 @@ def list_(
     """List jobs, the latest change first.
 
     Accepted turns that are not stored yet wait in Redis and have no row: the table lists them first, as pending.
-    `--json` has the rows only; with `--state pending` and no other state, the turns.
+    `--json` has the rows only; with `--state pending` and no other state, the turns, and an error if Redis is away.
     """
     states = [JobState(each) for each in state or () if each != PENDING]
     only_pending = bool(state) and not states
@@ -97,7 +97,7 @@ def list_(
         memory: Memory,
     ) -> tuple[Sequence[Job], Sequence[PendingTurn], Sequence[JobPause], Mapping[JobId, str]]:
         found = [] if only_pending else await memory.job_admin.list(wanted, limit=limit)
-        turns = await _pending_turns(memory, wanted, limit) if with_turns else []
+        turns = await _pending_turns(memory, wanted, limit, only_pending=only_pending) if with_turns else []
         stored = {job.id for job in found}
         paused = await memory.job_admin.pauses(namespace=wanted.namespace)
         reasons = await hold_reasons(memory, found)
@@ -131,8 +131,8 @@ async def hold_reasons(memory: Memory, found: Sequence[Job]) -> Mapping[JobId, s
     return reasons
 
 
-async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Sequence[PendingTurn]:
-    """Turns without a row that the filter of jobs means too."""
+async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int, *, only_pending: bool) -> Sequence[PendingTurn]:
+    """Turns without a row that the filter of jobs means too. Raises `RedisUnavailable` if nothing else is asked for."""
     if wanted.error is not None or wanted.since is not None:
         return []
     if wanted.kinds and JobKind.STORE not in wanted.kinds:
@@ -140,6 +140,8 @@ async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Seque
     try:
         found = await memory.job_admin.pending_turns(namespace=wanted.namespace, limit=MAX_PENDING_SEARCHED)
     except errors.RedisUnavailable as exc:
+        if only_pending:  # a script that waits for an empty list must not take an outage for one
+            raise
         terminal.warn(f"turns that are not stored yet are not listed. {exc}")
         return []
     fitting = [
@@ -147,6 +149,8 @@ async def _pending_turns(memory: Memory, wanted: JobFilter, limit: int) -> Seque
         for turn in found
         if wanted.user_id in (None, turn.owner.user_column) and (not wanted.ids or turn.job_id in wanted.ids)
     ]
+    if len(found) >= MAX_PENDING_SEARCHED and len(fitting) < limit:
+        terminal.warn(f"of the turns in Redis, only the oldest {MAX_PENDING_SEARCHED:,} were searched.")
     return fitting[:limit]
 
 
@@ -280,7 +284,13 @@ def restore(
 @terminal.with_json
 def pause(
     *,
-    reason: Annotated[str, typer.Option(help="The reason; it is shown while the pause lasts.", show_default=False)],
+    reason: Annotated[
+        str,
+        typer.Option(
+            help="The reason; it is visible while the pause lasts, also to its tenants, and in timelines.",
+            show_default=False,
+        ),
+    ],
     kind: Kind = None,
     queue: Queue = None,
     namespace: Where = None,

@@ -69,7 +69,8 @@ class PendingShards(Pending):
         return Settled(removed=sum(each.removed for each in done), runnable=sum(each.runnable for each in done))
 
     async def list_oldest(self, limit: int) -> list[PendingTurn]:
-        found = await self._of_reachable(lambda shard: shard.list_oldest(limit))
+        """Raises `RedisUnavailable` if a shard is away: without its turns, an empty list would be a wrong answer."""
+        found = await run_all(shard.list_oldest(limit) for shard in self.shards)
         return sorted((turn for some in found for turn in some), key=lambda turn: turn.accepted_at)[:limit]
 
     async def find(self, job_id: JobId) -> PendingTurn | None:

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
-from aftermind import Settings
+from aftermind import Settings, errors
 from aftermind.api import address_resolution
-from aftermind.cli import FAMILIES, doctor_checks, make_app_for
+from aftermind.cli import FAMILIES, doctor_checks, jobs, make_app_for
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.memory import Memory
 from tests.support.servers import Database, psql, psql_async
@@ -243,6 +243,36 @@ def test_pending_is_a_state_to_filter_by_and_the_limit_is_for_turns_and_jobs_tog
     assert [each["worker"] for each in as_json] == [None, None]
     assert unknown.exit_code == 2
     assert "is not one of pending, queued" in " ".join(unknown.output.split())
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_list_of_pending_turns_fails_while_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    monkeypatch.setenv("AFTERMIND_BROKER_URL", "redis://127.0.0.1:1/0")
+
+    pending = run(app, ["jobs", "list", "--state", "pending", "--json"])
+    every = run(app, ["jobs", "list", "--json"])
+
+    assert isinstance(pending.exception, errors.RedisUnavailable)
+    assert pending.stdout == ""
+    assert (every.exit_code, json.loads(every.stdout)) == (0, [])
+    assert "turns that are not stored yet are not listed" in every.stderr
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_list_reports_that_only_the_oldest_pending_turns_were_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    monkeypatch.setattr(jobs, "MAX_PENDING_SEARCHED", 2)
+    for user in ("pa", "pa", "pb"):
+        assert run(app, ["remember", "I like tea.", "--user", user]).exit_code == 0
+
+    latest = run(app, ["jobs", "list", "--state", "pending", "--user", "pb", "--json"])
+    oldest = run(app, ["jobs", "list", "--state", "pending", "--user", "pa", "--limit", "2", "--json"])
+
+    assert json.loads(latest.stdout) == []
+    assert "only the oldest 2 were searched" in latest.stderr
+    assert [turn["owner"]["user_id"] for turn in json.loads(oldest.stdout)] == ["pa", "pa"]
+    assert "searched" not in oldest.stderr
 
 
 @pytest.mark.usefixtures("environment")
