@@ -235,6 +235,53 @@ async def test_a_timeline_shows_ended_pauses_and_a_cancelled_job_that_was_restor
     assert "load test" not in str(forgotten.steps), "an erasure deletes what operators noted about the job"
 
 
+async def test_a_timeline_has_no_pause_during_which_the_job_ran(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    operated.script.latency_seconds = 3.0
+    try:
+        receipt = await memory.remember("I live in Oslo.", user_id="alice", session_id="s1")
+
+        async def is_running() -> bool:
+            running = JobFilter(namespace=space, kinds=(JobKind.EXTRACT,), states=(JobState.RUNNING,))
+            return bool(await memory.job_admin.list(running))
+
+        await wait_until(is_running, description="the extraction runs")
+        await memory.job_admin.pause(kind="extract", namespace=space, reason="while it runs", actor="ops")
+        await memory.job_admin.resume(kind="extract", namespace=space, actor="ops")
+        during = await memory.job_admin.timeline(receipt.job_id, namespace=space)
+    finally:
+        operated.script.latency_seconds = 0.0
+    await receipt.extracted(timeout=PATIENCE_SECONDS)
+    after = await memory.job_admin.timeline(receipt.job_id, namespace=space)
+
+    for found in (during, after):
+        assert found is not None
+        assert "paused" not in [step.name for step in found.steps]
+
+
+async def test_a_tenant_sees_when_all_namespaces_were_paused_and_neither_reason_nor_operators(
+    operated: Operated,
+) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    (job,) = await put(operated, "alice")
+    for namespace, reason in ((None, "because of another tenant"), (space, "maintenance")):
+        await memory.job_admin.pause(kind="summarise", namespace=namespace, reason=reason, actor="ops")
+        assert await memory.job_admin.resume(kind="summarise", namespace=namespace, actor="ops")
+
+    async def details(*, for_tenant: bool) -> list[str]:
+        found = await memory.job_admin.timeline(job, namespace=space, for_tenant=for_tenant)
+        assert found is not None
+        return [str(step.detail) for step in found.steps if step.name == "paused" and step.ended_at is not None]
+
+    of_all, own = await details(for_tenant=False)
+    of_all_for_tenant, own_for_tenant = await details(for_tenant=True)
+
+    assert of_all == f"{of_all_for_tenant}: because of another tenant (ops); resumed by ops"
+    assert of_all_for_tenant.startswith("summarise jobs of every namespace since ")
+    assert own == own_for_tenant
+    assert "maintenance (ops); resumed by ops" in own
+
+
 async def test_ended_pauses_are_kept_as_long_as_completed_jobs(operated: Operated) -> None:
     memory, space = operated.memory, operated.memory.namespace
     (job,) = await put(operated, "alice")

@@ -130,13 +130,15 @@ class JobAdmin:
         async with self._reading(None) as tx:
             return await metric_history.read(tx, step, since=now - over, until=now + timedelta(minutes=5))
 
-    async def timeline(self, any_id: JobId | UUID | str, *, namespace: str | None = None) -> Timeline | None:
+    async def timeline(
+        self, any_id: JobId | UUID | str, *, namespace: str | None = None, for_tenant: bool = False
+    ) -> Timeline | None:
         """What happened to a turn, by the id of one of its jobs, episodes or facts. None if the id is unknown.
 
         A step that waits for the end of a pause has the pause as its detail. Pauses that have ended are steps, and so
-        are discards that were restored; both are kept for `job_retention_days`. The id of an episode or a fact needs
-        the namespace. Of a job of several turns: the first one's; of a job that follows no turn: its own. Raises
-        `InvalidFilter`.
+        are discards that were restored; both are kept for `job_retention_days`. With `for_tenant`, ended pauses of all
+        namespaces are without their reason and operators. The id of an episode or a fact needs the namespace. Of a job
+        of several turns: the first one's; of a job that follows no turn: its own. Raises `InvalidFilter`.
         """
         try:
             asked = any_id if isinstance(any_id, UUID) else UUID(str(any_id))
@@ -147,7 +149,7 @@ class JobAdmin:
             found = await self._parts.job_operations.timeline(tx, turns) if turns else None
         found = found or await self._pending_timeline(JobId(asked), namespace)
         found = found or await self._job_timeline(JobId(asked), namespace)
-        return found and await self._with_pauses(await self._with_holds(found))
+        return found and await self._with_pauses(await self._with_holds(found, for_tenant=for_tenant))
 
     async def messages(self, job: Job) -> Sequence[Message | Episode]:
         """The messages that a job works on: of its payload, else those stored by its turns; at most 50.
@@ -268,11 +270,11 @@ class JobAdmin:
                 reasons |= {job.id: f"{spent} until 00:00 UTC" for job in held}
         return reasons
 
-    async def _with_holds(self, found: Timeline) -> Timeline:
+    async def _with_holds(self, found: Timeline, *, for_tenant: bool) -> Timeline:
         space = found.owner.namespace
         async with self._reading(space) as tx:
             holds = await self._parts.job_operations.ended_holds(tx, space, job_ids_of(found), since=found.accepted_at)
-        return with_holds(found, holds)
+        return with_holds(found, holds, for_tenant=for_tenant)
 
     async def _with_pauses(self, found: Timeline) -> Timeline:
         if not any(step.state in WAITING_STATES for step in found.steps):

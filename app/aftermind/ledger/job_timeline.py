@@ -1,7 +1,7 @@
 """A turn's timeline, built from its jobs, attempts, facts and events, which each ledger reads differently."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from aftermind.types.job_admin import EndedHold, Timeline, TimelineStep
 MAX_TURNS = 50  # of one job that a timeline names
 MAX_EVENTS = 200
 MAX_HOLDS = 200  # pauses that ended after the turn was accepted, the earliest first
+LAST_OUTCOMES = ("running", "done", "dead")  # of an attempt after which its job does not wait
 _FORMER = (JobState.REPLAYED, JobState.FORGOTTEN)
 
 
@@ -87,26 +88,47 @@ def job_ids_of(found: Timeline) -> list[JobId]:
     return list(dict.fromkeys(step.job_id for step in found.steps if step.job_id is not None))
 
 
-def with_holds(found: Timeline, holds: Iterable[EndedHold]) -> Timeline:
-    """The timeline with the discards of its jobs that were restored, and the pauses during which one of them waited."""
+def with_holds(found: Timeline, holds: Iterable[EndedHold], *, for_tenant: bool) -> Timeline:
+    """The timeline with the discards of its jobs that were restored, and the pauses during which one of them waited.
+
+    `for_tenant`: pauses of all namespaces are without reason and operators: they may name other tenants.
+    """
     jobs = [step for step in found.steps if step.name in tuple(JobKind)]
-    steps = [_hold_step(each) for each in holds if each.job_id is not None or any(_held(step, each) for step in jobs)]
+    waits = [(job.name, list(_waits(job, found.steps))) for job in jobs]
+    steps = [
+        _hold_step(each, for_tenant=for_tenant)
+        for each in holds
+        if each.job_id is not None or any(each.kind in (None, kind) and _overlaps(each, times) for kind, times in waits)
+    ]
     return replace(found, steps=_in_order([*found.steps, *steps]))
 
 
-def _held(job: TimelineStep, pause: EndedHold) -> bool:
-    is_later = job.ended_at is not None and job.ended_at < pause.created_at
-    return pause.kind in (None, job.name) and job.at <= pause.ended_at and not is_later
+def _waits(job: TimelineStep, steps: Iterable[TimelineStep]) -> Iterator[tuple[datetime, datetime | None]]:
+    """When no worker had the job; the end None: it still waits. Of a lost attempt that has no end, from its begin."""
+    since = job.at
+    for attempt in steps:
+        if attempt.job_id == job.job_id and attempt.name.startswith(f"{job.name} attempt "):
+            yield since, attempt.at
+            if attempt.state in LAST_OUTCOMES:
+                return
+            since = attempt.ended_at or attempt.at
+    yield since, job.ended_at
 
 
-def _hold_step(hold: EndedHold) -> TimelineStep:
+def _overlaps(pause: EndedHold, times: Iterable[tuple[datetime, datetime | None]]) -> bool:
+    return any(begin <= pause.ended_at and (end is None or pause.created_at <= end) for begin, end in times)
+
+
+def _hold_step(hold: EndedHold, *, for_tenant: bool) -> TimelineStep:
     if hold.job_id is not None:
         name, detail = f"{hold.kind} discarded", f"{hold.reason}; restored by {hold.ended_by}"
     else:
         where = f"namespace {hold.namespace}" if hold.namespace else "every namespace"
         since = f"{hold.created_at.astimezone(UTC):%H:%M:%S}"
         jobs = f"{hold.kind or 'all'} jobs of {where}"
-        name, detail = "paused", f"{jobs} since {since}: {hold.reason}; resumed by {hold.ended_by}"
+        name, detail = "paused", f"{jobs} since {since}"
+        if hold.namespace or not for_tenant:
+            detail += f": {hold.reason}; resumed by {hold.ended_by}"
     return TimelineStep(name=name, at=hold.created_at, ended_at=hold.ended_at, job_id=hold.job_id, detail=detail)
 
 

@@ -126,8 +126,7 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events, and what operators held
-    up.
+    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events, and delays by operators.
 
     `job_id` is its store job; `turns` are the store jobs of all turns that the job asked for works on.
     """

@@ -297,6 +297,39 @@ def _mined(api: httpx.Client, status_url: str) -> None:
     wait_until_sync(lambda: api.get(status_url).json()["extracted"] in ("done", "not needed"), description="mined")
 
 
+def test_the_reason_of_a_pause_of_all_namespaces_is_in_the_timelines_of_keys_of_all_namespaces_alone(
+    api: httpx.Client, service: Service, user: str
+) -> None:
+    reason = "because of tenant globex"
+    with Memory(settings=service.settings) as memory:
+        rights = ["read", "operate", "tenants"]
+        _, of_all = memory.api_keys.create("of all", rights=rights, namespace="ours")
+        memory.job_admin.pause(kind="extract", reason=reason, actor="root")
+        try:
+            turn = api.post(f"/v1/users/{user}/turns", json={"messages": "I live in Porto."}).json()
+            wait_until_sync(lambda: api.get(turn["status_url"]).json()["stored"] == "done", description="stored")
+        finally:
+            assert memory.job_admin.resume(kind="extract", actor="root")
+    _mined(api, turn["status_url"])
+
+    def read(key: str) -> tuple[str, str]:
+        bearer = {"Authorization": f"Bearer {key}"}
+        steps = api.get(f"/v1/timelines/{turn['job_id']}", headers=bearer).json()["steps"]
+        page = httpx.get(f"{service.url}/jobs/job", params={"id": turn["job_id"]}, cookies={"aftermind_key": key})
+        assert page.status_code == 200
+        [paused] = [step for step in steps if step["name"] == "paused"]
+        assert paused["ended_at"] > paused["at"]
+        return paused["detail"], page.text
+
+    detail, page = read(service.keys["all"])
+    whole, whole_page = read(of_all)
+
+    assert whole == f"{detail}: {reason} (root); resumed by root"
+    assert detail in page
+    assert reason not in page
+    assert reason in whole_page
+
+
 def test_a_key_ends_pauses_of_keys_and_none_of_the_command_line(api: httpx.Client, service: Service) -> None:
     assert api.put("/v1/pauses", json={"kind": "profile", "reason": "mine"}).status_code == 204
     assert api.delete("/v1/pauses", params={"kind": "profile"}).status_code == 204

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from aftermind import errors
 from aftermind.ledger.replay_overrides import editable
 from aftermind.types import Fact, JobId, JobKind, JobState, Scope
+from aftermind.types.api_key import Right
 from aftermind.types.audit import Action as Audited
 from aftermind.types.job_admin import JobAction, JobCount, PendingTurn, Timeline
 from aftermind.types.replay import JobFilter, ReplayMode
@@ -72,7 +73,7 @@ async def list_jobs(request: Request, viewer: Seen, filters: Asked) -> HTMLRespo
 async def job(request: Request, viewer: Seen, id: UUID) -> HTMLResponse:
     """One job: what happened to its turn, the messages it works on, payload, attempts, replays and actions."""
     memory, space = viewer.memory, viewer.namespace
-    timeline = await memory.job_admin.timeline(id, namespace=space)
+    timeline = await memory.job_admin.timeline(id, namespace=space, for_tenant=not viewer.may(Right.TENANTS))
     found = await memory.dead_letters.get(JobId(id))
     if found is None or found.job.scope.namespace != space:
         if timeline is None:

@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from aftermind import errors
 from aftermind.types import JobKind, JobState
+from aftermind.types.api_key import Right
 from aftermind.types.job_admin import JobAction
 from aftermind.types.scope import MAX_ID_BYTES
 from aftermind.web import pagination, schemas
@@ -181,8 +182,12 @@ async def pending_turns(memory: Remembering, who: Operator, limit: Limit = 100) 
 
 @router.get("/timelines/{any_id}", summary="What happened to a turn")
 async def timeline(any_id: UUID, memory: Remembering, who: Operator) -> TimelineOut:
-    """By the id of one of its jobs, episodes or facts: accepted, stored, embedded, extracted, facts, events."""
-    found = await memory.job_admin.timeline(any_id, namespace=who.namespace)
+    """By the id of one of its jobs, episodes or facts: accepted, stored, embedded, extracted, facts, events, and delays
+    by operators: ended pauses during which one of its jobs waited, and discarded jobs that were restored.
+
+    Ended pauses of every namespace have a reason and operators only for a key with the right `tenants`.
+    """
+    found = await memory.job_admin.timeline(any_id, namespace=who.namespace, for_tenant=Right.TENANTS not in who.rights)
     if found is None:
         raise errors.NotThere("turn", str(any_id))
     return TimelineOut(
