@@ -352,11 +352,11 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr | None = Field(
         None,
-        description="Celery's broker: `redis://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. None: `redis_url`, else the embedded stack's Redis; stores without Postgres run jobs without Celery.",
+        description="Celery's broker: `redis://`, `unix://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. A Redis that is only the broker may be of any version. None: `redis_url`, else the embedded stack's Redis; stores without Postgres run jobs without Celery.",
     )
     redis_url: SecretStr | None = Field(
         None,
-        description="Redis for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`, or `redis+cluster://h1,h2,h3`, which needs a separate broker. None: the embedded stack's Redis where the stack is the store, else the broker, if it is a Redis.",
+        description="Redis 7 or later, or Valkey, for pending turns, watermarks and events, also `sentinel://h1,h2,h3/service`, or `redis+cluster://h1,h2,h3`, which needs a separate broker. None: the embedded stack's Redis where the stack is the store, else the broker, if it is a Redis.",
     )
     index_url: SecretStr | None = Field(
         None,

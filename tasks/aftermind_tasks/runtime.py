@@ -274,15 +274,12 @@ async def _open_runtime_of_postgres(
     database = open_database(settings, url, name="aftermind-worker")
     opened.push_async_callback(database.close)
     await _adopt(database, configured)
-    redis_url = settings.redis_url or settings.broker_url
-    if redis_url is None or not redis_url.get_secret_value().startswith(("redis", "unix", "sentinel")):
+    queue = address_resolution.resolve_queue(settings)
+    if queue is None:
         raise errors.InvalidSettings("AFTERMIND_REDIS_URL", None, "a worker needs the Redis of pending turns.")
-    broker = redis_url if settings.broker_url is None else settings.broker_url
-    address_resolution.check_broker(broker.get_secret_value())
+    broker, redis = queue
     # A worker may wait longer than an agent: no answer depends on it.
-    link = RedisLink(
-        redis_url.get_secret_value(), timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker"
-    )
+    link = RedisLink(redis, timeout=max(2.0, settings.redis_timeout_seconds), name="aftermind-worker")
     opened.push_async_callback(link.close)
     backend = open_backend(settings, database, link, providers, mark_after=MARK_SECONDS)
     keys, events, vault = backend.keys, backend.events, backend.vault
@@ -300,7 +297,7 @@ async def _open_runtime_of_postgres(
         ledger=PostgresLedger(database, max_lost_leases=settings.max_lost_leases),
         events=events,
         replays=ReplayEngine(database),
-        bells=_open_bells(settings, broker.get_secret_value(), link, opened),
+        bells=_open_bells(settings, broker, link, opened),
         providers=providers,
         embedder=embedder,
         index=index,

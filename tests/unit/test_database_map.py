@@ -115,6 +115,28 @@ def test_redis_users_have_the_keys_of_every_database_that_shares_the_redis(monke
     assert "~aftermind:pending" not in of_acme.stdout
 
 
+@pytest.mark.parametrize(
+    ("broker", "database"),
+    [
+        ("amqp://rabbit", 0),
+        ("redis://other/2", 2),
+        ("unix:///run/redis.sock?db=3", 3),
+        ("redis+socket:///run/redis.sock?virtual_host=4", 4),
+        ("sentinel://s1/service?db=5", 5),
+    ],
+)
+def test_redis_users_reach_the_channels_of_the_database_of_a_separate_broker(
+    monkeypatch: pytest.MonkeyPatch, broker: str, database: int
+) -> None:
+    monkeypatch.setenv("AFTERMIND_REDIS_URL", HOME["redis_url"])
+    monkeypatch.setenv("AFTERMIND_BROKER_URL", broker)
+
+    done = CliRunner().invoke(make_app_for(["redis_acl"]), ["redis-acl"])
+
+    assert done.exit_code == 0
+    assert f"&aftermind:/{database}.celeryev" in done.stdout
+
+
 def test_a_store_that_is_named_in_the_program_is_used_whatever_the_map_is() -> None:
     settings = Settings(**HOME, databases={"eu": EU}, placement={"acme": "eu"})
 

@@ -3,6 +3,7 @@
 from celery import Celery
 
 from aftermind import errors
+from aftermind.api import address_resolution
 from aftermind.settings import Settings
 from aftermind_workers import (
     celery_config,
@@ -17,7 +18,7 @@ from aftermind_workers import (
 def make_app(settings: Settings) -> Celery:
     """A Celery application of ours: its settings, its one task, its signals. Connects nothing.
 
-    Raises `InvalidSettings` where no broker is named, or Celery is too old for the promises.
+    Raises `InvalidSettings` where no valid broker is named, or Celery is too old for the promises.
     """
     celery_config.check_versions()
     redis_transport.install()
@@ -36,7 +37,9 @@ def broker_url(settings: Settings) -> str:
     if url is None:
         why = "a worker needs it: `aftermind up` starts one and `aftermind worker` passes it on."
         raise errors.InvalidSettings("AFTERMIND_BROKER_URL", None, why)
-    return url.get_secret_value()
+    broker, name = url.get_secret_value(), "BROKER_URL" if settings.broker_url else "REDIS_URL"
+    address_resolution.check_broker(broker, f"AFTERMIND_{name}")
+    return broker
 
 
 app = make_app(Settings())

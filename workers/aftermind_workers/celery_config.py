@@ -10,8 +10,7 @@ from kombu.entity import Queue
 from aftermind import errors
 from aftermind.settings import Settings
 from aftermind.wire import queues
-from aftermind.wire.redis import sentinel
-from aftermind.wire.redis.sentinel import SentinelAddress
+from aftermind.wire.redis import sentinel, server_url
 
 # 5.7 fixed workers that stop consuming after a Redis reconnect; older workers appear alive and do nothing.
 OLDEST = {"celery": (5, 7), "kombu": (5, 7)}
@@ -97,8 +96,12 @@ def _process(settings: Settings) -> dict[str, Any]:
 
 def _broker(settings: Settings, broker: str) -> dict[str, Any]:
     service = sentinel.parse_url(broker) if broker.startswith(f"{sentinel.SCHEME}://") else None
+    is_server = broker.startswith(("redis", "unix"))
+    options = _redis_options(settings) if is_server or service else {}
+    if service is not None:
+        options |= sentinel.kombu_options(service, timeout=2.0)
     return {
-        "broker_url": sentinel.kombu_url(service) if service else broker,
+        **(_server(broker) if is_server else {"broker_url": sentinel.kombu_url(service) if service else broker}),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # the default gives up after 100, and the worker exits
         # A Redis that answers READONLY, OOM, LOADING, MASTERDOWN or NOPERM is away; by default the worker exits.
@@ -106,14 +109,15 @@ def _broker(settings: Settings, broker: str) -> dict[str, Any]:
         "broker_heartbeat": 10,  # RabbitMQ: a node that is cut off is left within 20 s; the default is 120
         "broker_pool_limit": 10,
         "broker_pool_acquire_timeout": 0.5,  # new in 5.7; the default waits for ever
-        "broker_transport_options": _transport_options(settings, broker, service),
+        "broker_transport_options": options,
     }
 
 
-def _transport_options(settings: Settings, broker: str, service: SentinelAddress | None) -> dict[str, Any]:
-    if service is not None:
-        return {**_redis_options(settings), **sentinel.kombu_options(service, timeout=2.0)}
-    return _redis_options(settings) if broker.startswith(("redis", "unix")) else {}
+def _server(broker: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"broker_url": server_url.kombu_url(broker)}
+    if broker.startswith("rediss:"):  # by default kombu verifies no server
+        made["broker_use_ssl"] = server_url.tls_options(server_url.parse_url(broker))
+    return made
 
 
 def _redis_options(settings: Settings) -> dict[str, Any]:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
 
 ENDPOINTS = "endpoints.json"  # there while an embedded stack is up, with its passwords
 POSTGRES = ("postgresql", "postgres", "postgresql+asyncpg")
-REDIS = ("redis", "rediss", "unix", "redis+socket", "sentinel", *cluster.SCHEMES)
+SERVER = ("redis", "rediss", "unix", "redis+socket")  # a single Redis, see `wire.redis.server_url`
+REDIS = (*SERVER, sentinel.SCHEME, *cluster.SCHEMES)
 AMQP = ("amqp", "amqps")
 
 
@@ -141,9 +142,8 @@ def _resolve(
         if url is None and journal is not None and is_shared(journal):
             broker = broker or _secret(settings.broker_url)
         return _in_process_addresses(store, journal, broker=broker, redis=redis, replicas=replicas)
-    broker = broker or _secret(settings.broker_url)
-    redis = redis or _secret(settings.redis_url)
-    if broker is None and redis is None:
+    queue = resolve_queue(settings, broker=broker, redis=redis)
+    if queue is None:
         known = _read_endpoints(settings.state_dir)
         if known is None or known.store != store:
             why = (
@@ -154,8 +154,8 @@ def _resolve(
                 entry = f'{{"{settings.database}": {{"database_url": "…", "redis_url": "redis://…"}}}}'
                 why = f"database {settings.database!r} needs its own redis_url: {VARIABLE}='{entry}'."
             raise errors.InvalidSettings("broker", None, why)
-        broker = redis = known.redis
-    broker, redis = _queue(broker, redis)
+        queue = known.required_redis, known.required_redis
+    broker, redis = queue
     named = named_replicas(settings, replicas)
     relay = _secret(settings.relay_url) if url is None else None  # another store than the one that the settings name
     owner = _secret(settings.migrator_url) if url is None else None
@@ -165,12 +165,13 @@ def _resolve(
 def named_replicas(settings: Settings, given: Sequence[str] = ()) -> tuple[str, ...]:
     """Replicas that are given, else those of the settings. Raises `InvalidSettings`."""
     named = tuple(given) or tuple(each.get_secret_value() for each in settings.replica_urls)
+    field_name = "replicas" if given else _setting_name(settings, "replica_urls")
     for each in named:
-        if _scheme("replicas", each) not in POSTGRES:
-            raise errors.InvalidSettings("replicas", _without_password(each), "a replica is a postgresql:// URL.")
+        if _scheme(field_name, each) not in POSTGRES:
+            raise errors.InvalidSettings(field_name, _without_password(each), "a replica is a postgresql:// URL.")
         if len(parse_hosts(each)) > 1:
             why = "a replica's URL has one host. List one URL per replica."
-            raise errors.InvalidSettings("replicas", _without_password(each), why)
+            raise errors.InvalidSettings(field_name, _without_password(each), why)
     return named
 
 
@@ -190,16 +191,46 @@ def spool_deployment(settings: Settings, where: Addresses) -> Deployment:
     return Deployment(redis, database, also=also)
 
 
-def with_queue(
-    stack: Addresses, settings: Settings, *, broker: str | None = None, redis: str | None = None
+def resolve_stack(
+    settings: Settings,
+    stack: Addresses,
+    *,
+    broker: str | None = None,
+    redis: str | None = None,
+    replicas: Sequence[str] = (),
 ) -> Addresses:
-    """The embedded stack with another broker or Redis, if arguments or settings name one. Raises `InvalidSettings`."""
-    broker = broker or _secret(settings.broker_url)
-    redis = redis or _secret(settings.redis_url)
-    if broker is None and redis is None:
-        return stack
-    broker, redis = _queue(broker, redis or stack.redis)
-    return replace(stack, redis=redis, broker=broker)
+    """The embedded stack, with the replicas, broker and Redis that arguments or settings name in place of its own.
+
+    Raises `InvalidSettings`.
+    """
+    queue = resolve_queue(settings, broker=broker, redis=redis, stack_redis=stack.redis)
+    stack = replace(stack, replicas=named_replicas(settings, replicas) or stack.replicas)
+    return stack if queue is None else replace(stack, broker=queue[0], redis=queue[1])
+
+
+def resolve_queue(
+    settings: Settings, *, broker: str | None = None, redis: str | None = None, stack_redis: str | None = None
+) -> tuple[str, str] | None:
+    """Broker and Redis of arguments or settings, None if neither is named. Each is the default of the other if
+    possible, `stack_redis` that of the Redis. Raises `InvalidSettings`, which names what was set.
+    """
+    broker_name = "broker" if broker else _setting_name(settings, "broker_url")
+    redis_name = "redis" if redis else _setting_name(settings, "redis_url")
+    broker, redis = broker or _secret(settings.broker_url), redis or _secret(settings.redis_url)
+    if redis is not None:
+        _check_redis(redis, redis_name)
+    if broker is not None:
+        check_broker(broker, broker_name)
+    elif redis is not None:
+        check_broker(redis, redis_name)
+        broker = redis
+    else:
+        return None
+    redis = redis or stack_redis or (None if _is_amqp(broker) else broker)
+    if redis is None:
+        why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
+        raise errors.InvalidSettings("redis" if broker_name == "broker" else redis_name, None, why)
+    return broker, redis
 
 
 def check_queue_settings(settings: Settings) -> None:
@@ -234,19 +265,6 @@ def _is_amqp(url: object) -> bool:
     return str(url).startswith(tuple(f"{scheme}://" for scheme in AMQP))
 
 
-def _queue(broker: str | None, redis: str | None) -> tuple[str, str]:
-    """Broker and Redis; each is the default of the other if possible."""
-    if redis is not None:
-        _check_redis(redis, "redis")
-    broker = broker or redis or ""
-    check_broker(broker)
-    redis = redis or (None if _is_amqp(broker) else broker)
-    if redis is None:
-        why = "amqp is for doorbells only; pending turns, watermarks and events need redis='redis://…' too."
-        raise errors.InvalidSettings("redis", None, why)
-    return broker, redis
-
-
 def _in_process_addresses(
     store: str, journal: AnyJournal | None, *, broker: str | None, redis: str | None, replicas: Sequence[str]
 ) -> Addresses:
@@ -267,8 +285,7 @@ def _embedded(settings: Settings, *, broker: str | None, redis: str | None, repl
     found = _read_endpoints(settings.state_dir)
     if found is None:
         raise errors.NoStoreNamed(settings.state_dir)
-    found = replace(found, replicas=named_replicas(settings, replicas) or found.replicas)
-    return with_queue(found, settings, broker=broker, redis=redis)
+    return resolve_stack(settings, found, broker=broker, redis=redis, replicas=replicas)
 
 
 def _read_endpoints(state_dir: Path) -> Addresses | None:
@@ -302,10 +319,14 @@ def _scheme(field_name: str, url: object) -> str:
             sentinel.parse_url(url)
         elif cluster.is_cluster(url):
             cluster.parse_url(url)
+        elif parts.scheme in SERVER and url.startswith(f"{parts.scheme}://"):
+            from aftermind.wire.redis import server_url  # redis-py: stores without Redis do without it
+
+            server_url.parse_url(url)
         else:
             _ = parts.port  # a port that is no number shows here, not at the first call
-        if parts.scheme in (*POSTGRES, *REDIS, *AMQP) and not url.lower().startswith(f"{parts.scheme}://"):
-            raise ValueError(f"it begins with {parts.scheme}://")
+        if parts.scheme in (*POSTGRES, *REDIS, *AMQP) and not url.startswith(f"{parts.scheme}://"):
+            raise ValueError(f"it begins with {parts.scheme}://, in lower case")
     except ValueError as exc:
         raise errors.InvalidSettings(field_name, _without_password(url), f"it is not a URL: {exc}.") from exc
     return parts.scheme or url.partition(":")[0]

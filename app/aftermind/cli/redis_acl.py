@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from redis.asyncio.connection import parse_url
 
 from aftermind import errors, private_files
 from aftermind.api import address_resolution
 from aftermind.cli import terminal
 from aftermind.cli.terminal import err, out
 from aftermind.settings import Settings
-from aftermind.wire.redis import acl, script, sentinel
+from aftermind.wire.redis import acl, script, sentinel, server_url
 from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis.cluster import is_cluster
 from aftermind.wire.redis_keys import Keys
@@ -105,16 +104,15 @@ async def apply_to(url: str, made: Sequence[tuple[acl.RedisUser, str]], *prefixe
 
 
 def database_number(settings: Settings) -> int:
-    """The broker's database, whose number is part of its channels' names. Raises `InvalidSettings`."""
-    url = settings.broker_url or settings.redis_url
-    if url is None:
+    """The broker's database, whose number is part of its channels' names; 0 for RabbitMQ. Raises `InvalidSettings`."""
+    address_resolution.check_queue_settings(settings)
+    secret = settings.broker_url or settings.redis_url
+    url = "" if secret is None else secret.get_secret_value()
+    if url.startswith(f"{sentinel.SCHEME}://"):
+        return sentinel.parse_url(url).db
+    if not url or url.startswith(address_resolution.AMQP):
         return 0
-    try:
-        if url.get_secret_value().startswith(f"{sentinel.SCHEME}://"):
-            return sentinel.parse_url(url.get_secret_value()).db
-        return int(parse_url(url.get_secret_value()).get("db") or 0)
-    except ValueError as exc:
-        raise errors.InvalidSettings("AFTERMIND_BROKER_URL", "(hidden)", f"it is not a Redis URL: {exc}.") from exc
+    return int(server_url.parse_url(url).get("db", 0))
 
 
 def _password(folder: Path | None, name: str) -> str:

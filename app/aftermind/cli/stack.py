@@ -12,6 +12,7 @@ from rich.table import Table
 
 from aftermind import errors
 from aftermind.api import address_resolution
+from aftermind.api.address_resolution import Addresses
 from aftermind.cli import migrate, stack_processes, terminal
 from aftermind.cli.terminal import out
 from aftermind.settings import Settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # SQLAlchemy: `aftermind status` of a stopped stack does with
     from aftermind.types.job_admin import JobPause
 
 GOOD = {ComponentState.RUNNING, ComponentState.EXITED, ComponentState.HELD}
+ANY_STACK = Addresses(store="postgresql://stack", redis="redis://stack")  # settings are checked before it runs
 Workers = Annotated[bool, typer.Option(help="Also run workers, the reconciler, the web service and Flower.")]
 
 
@@ -90,7 +92,7 @@ def _check_settings(settings: Settings) -> None:
     """Refuse addresses and models that no worker could use, before anything is stopped. Raises `InvalidSettings`."""
     from aftermind.llm import factory
 
-    address_resolution.check_queue_settings(settings)
+    address_resolution.resolve_stack(settings, ANY_STACK)
     for make in (factory.embedder, factory.extractor, factory.summariser, factory.profiler):
         make(settings)
 

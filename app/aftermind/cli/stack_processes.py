@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from aftermind import __version__
 from aftermind.api import local_web_token
-from aftermind.api.address_resolution import Addresses, named_replicas, with_queue
+from aftermind.api.address_resolution import Addresses, resolve_stack
 from aftermind.cli import worker
 from aftermind.cli.terminal import out
 from aftermind.settings import PREFIX, Settings
@@ -131,12 +131,12 @@ def plan(settings: Settings, endpoints: Endpoints, running: list[ComponentStatus
     stack = Addresses(
         store=endpoints.app_url,
         relay=endpoints.relay_url,
-        replicas=named_replicas(settings) or endpoints.replica_urls,
+        replicas=endpoints.replica_urls,
         redis=endpoints.redis_url,
         broker=endpoints.redis_url,
     )
     made = ProcessPlan(
-        addresses=with_queue(stack, settings),
+        addresses=resolve_stack(settings, stack),
         state_dir=state_dir,
         web_port=web_port,
         flower_port=_port(settings, "flower_port", known, is_ours="flower" in ours, but_not=web_port),

@@ -55,18 +55,14 @@ def describe_target(path: Path) -> str:
 
 def redis_address(url: str, prefix: str) -> str:
     """Hosts, ports, database number or service, and key prefix: another prefix is another deployment."""
-    parts = urlsplit(url)
-    if parts.scheme == "redis+socket":  # Celery's spelling
-        number = parse_qs(parts.query).get("virtual_host", ["0"])[-1]
-        return f"{unquote(parts.path)}/{number.strip('/')}/{prefix}"
-    if parts.scheme == sentinel.SCHEME:
+    if urlsplit(url).scheme == sentinel.SCHEME:
         service = sentinel.parse_url(url)
         return f"{_join_places(service.sentinels)}/{service.service}/{service.db}/{prefix}"
     if cluster.is_cluster(url):
         return f"{_join_places(cluster.parse_url(url).seeds)}/0/{prefix}"
-    from redis.asyncio.connection import parse_url  # `aftermind status` needs no Redis
+    from aftermind.wire.redis import server_url  # redis-py: `aftermind status` needs no Redis
 
-    given = parse_url(url)
+    given = server_url.parse_url(url)
     place = given.get("host", "localhost"), given.get("port", cluster.DEFAULT_PORT)
     return f"{given.get('path') or _join_places([place])}/{given.get('db', 0)}/{prefix}"
 

@@ -128,6 +128,50 @@ def test_a_malformed_setting_is_refused_by_its_name_also_where_it_is_not_used(
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://h/0?virtual_host=x", "virtual_host=x is not the number of a database"),
+        ("redis://h?db=x", "db"),
+        ("redis://h?unheard_of=1", "unheard_of"),
+        ("rediss://h?ssl_cert_reqs=CERT_FOO", "foo"),
+        ("REDIS://h", "in lower case"),
+        ("Unix:///run/redis.sock", "in lower case"),
+    ],
+)
+@pytest.mark.parametrize("name", ["broker_url", "redis_url"])
+def test_a_redis_url_that_no_connection_could_use_is_refused(tmp_path: Path, name: str, url: str, why: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=.*{why}"):
+        resolve(_settings(tmp_path, **{name: url}), url="inmemory")
+
+
+@pytest.mark.parametrize("url", ["AMQP://u:secret@q", "amqp://u:secret@q;AMQP://u:secret@r"])
+def test_a_scheme_in_upper_case_is_refused_by_the_name_of_the_setting(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_BROKER_URL=.*amqp://, in lower case") as refused:
+        resolve(_settings(tmp_path, database_url=POSTGRES, broker_url=url, redis_url=REDIS))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("store", [None, POSTGRES])
+def test_a_setting_that_lacks_another_one_is_named(tmp_path: Path, store: str | None) -> None:
+    _stack_is_up(tmp_path)
+
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_REDIS_URL='redis\+cluster://.*AFTERMIND_BROKER_URL"):
+        resolve(_settings(tmp_path, database_url=store, redis_url=CLUSTER))
+    with pytest.raises(errors.InvalidSettings, match=r"^redis='redis\+cluster://"):
+        resolve(_settings(tmp_path, database_url=store), redis=CLUSTER)
+
+
+def test_a_setting_with_a_malformed_replica_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_REPLICA_URLS='mysql://h'"):
+        resolve(_settings(tmp_path, database_url=POSTGRES, broker_url=REDIS, replica_urls=("mysql://h",)))
+
+
+def test_a_setting_that_rabbitmq_needs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_REDIS_URL=None"):
+        resolve(_settings(tmp_path, database_url=POSTGRES, broker_url=AMQP))
+
+
 def test_a_malformed_redis_is_refused_by_its_name_with_what_is_valid(tmp_path: Path) -> None:
     with pytest.raises(errors.InvalidSettings, match=r"^redis='redis//127': .*redis\+cluster://") as refused:
         resolve(_settings(tmp_path), url=POSTGRES, redis="redis//127")

@@ -1,8 +1,12 @@
 """The settings that keep a bell harmless, and what counts as a bell."""
 
+import os
+import subprocess
+import sys
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 
 from aftermind import errors
 from aftermind.settings import Settings
@@ -53,6 +57,60 @@ def test_redis_is_never_waited_for_without_end_and_a_push_is_never_repeated() ->
     assert options["socket_connect_timeout"]
     assert options["retry_on_timeout"] is False
     assert options["global_keyprefix"] == "ours:"
+
+
+@pytest.mark.parametrize(
+    ("broker", "spelled"),
+    [
+        ("redis://:p%40ss@h:6380/3", "redis://:p%40ss@h:6380/3"),
+        ("redis://user:p%2Fw@[::1]?db=3", "redis://user:p%2Fw@[::1]:6379/3"),
+        ("redis://h?virtual_host=3", "redis://h:6379/3"),
+        ("rediss://h/1?ssl_cert_reqs=none", "rediss://h:6379/1"),
+        ("unix://user:pw@/run/my redis.sock?db=3", "redis+socket://user:pw@/run/my%20redis.sock?virtual_host=3"),
+        ("redis+socket:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=0"),
+    ],
+)
+def test_a_redis_broker_is_spelled_as_celery_takes_it(broker: str, spelled: str) -> None:
+    app = _app(broker)
+
+    assert app.conf.broker_url == spelled
+    assert app.connection_for_read().transport.driver_type == "redis"
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("", {"ssl_cert_reqs": "required", "ssl_check_hostname": True}),
+        ("?ssl_cert_reqs=CERT_NONE", {"ssl_cert_reqs": "none", "ssl_check_hostname": True}),
+        (
+            "?ssl_ca_certs=/ca.pem&ssl_check_hostname=false",
+            {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False},
+        ),
+    ],
+)
+def test_a_worker_verifies_a_broker_with_tls_as_an_agent_does(query: str, options: dict[str, object]) -> None:
+    assert _app(f"rediss://h/0{query}").connection_for_read().ssl == options
+
+
+def _app(broker: str) -> Celery:
+    app = Celery("test", set_as_current=False)
+    app.conf.update(celery_config.celery_config(settings(), broker=broker))
+    return app
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("AFTERMIND_BROKER_URL", "redis://h?virtual_host=x"),
+        ("AFTERMIND_REDIS_URL", "redis+cluster://a,b"),
+    ],
+)
+def test_a_broker_that_celery_cannot_use_is_refused_by_its_name(name: str, url: str) -> None:
+    start = [sys.executable, "-c", "import aftermind_workers.celery_app"]
+    done = subprocess.run(start, env={**os.environ, name: url}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert f"InvalidSettings: {name}='{url}'" in done.stderr
 
 
 def test_another_broker_is_not_given_redis_options() -> None:

@@ -14,14 +14,14 @@ from weakref import WeakKeyDictionary
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection, parse_url
+from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from aftermind import errors
 from aftermind.types import Scope
 from aftermind.wire import redis_keys
-from aftermind.wire.redis import cluster, sentinel
+from aftermind.wire.redis import cluster, sentinel, server_url
 from aftermind.wire.redis.connection import RedisConnection
 from aftermind.wire.redis.resp import Answer, Argument, ProtocolError, pack
 
@@ -35,10 +35,9 @@ class RedisLink:
     """Connections of one process to one Redis, made at first use: one for each running loop, none kept across a fork.
 
     `timeout` (seconds) bounds connecting and each answer. A call is never repeated behind the caller's back: a second
-    LPUSH or a second claim is a different thing from the first. `url` is `redis://`, `rediss://` or `unix://`, as
-    redis-py reads them, `sentinel://` (`wire.redis.sentinel`) or `redis+cluster://` (`wire.redis.cluster`), whose
-    primary is searched for each connection; `connections` are those of `client()`. Raises `InvalidSettings` for any
-    other URL.
+    LPUSH or a second claim is a different thing from the first. `url` is that of a server (`wire.redis.server_url`),
+    `sentinel://` (`wire.redis.sentinel`) or `redis+cluster://` (`wire.redis.cluster`), whose primary is searched for
+    each connection; `connections` are those of `client()`. Raises `InvalidSettings` for any other URL.
 
     `shards` are the links of a Redis Cluster, one per shard, of which this is the first; else itself alone.
     """
@@ -48,12 +47,11 @@ class RedisLink:
         self.shards: tuple[RedisLink, ...] = (self,)
         self._shard = 0
         self._node: tuple[str, int] | None = None  # of a Redis Cluster, the last one that had the shard
-        self.url = url.replace("redis+socket://", "unix://", 1)  # as Celery spells a socket
         self.timeout, self._connections, self._name = timeout, connections, name
         try:
             self._service = sentinel.parse_url(url) if url.startswith(f"{sentinel.SCHEME}://") else None
             self._cluster = cluster.parse_url(url) if cluster.is_cluster(url) else None
-            self._address: dict[str, Any]  # Any: redis-py's keyword arguments
+            self._address: server_url.ServerAddress
             if self._service is not None:
                 known = {"username": self._service.username, "password": self._service.password, "db": self._service.db}
                 self._address = {name: value for name, value in known.items() if value}
@@ -61,7 +59,7 @@ class RedisLink:
                 known = {"username": self._cluster.username, "password": self._cluster.password}
                 self._address = {name: value for name, value in known.items() if value}
             else:
-                self._address = _without_celery_spelling(dict(parse_url(self.url)))
+                self._address = server_url.parse_url(url)
         except ValueError as exc:
             raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
         self._forget_all()
@@ -191,11 +189,10 @@ class RedisLink:
         return await sentinel.find_primary(self._service, self._dial_host)
 
     def _tls(self) -> Any:  # Any: an SSLContext, or None
-        if not self.url.startswith(("rediss:", "rediss+cluster:")):
+        if not self.given_url.startswith(("rediss:", "rediss+cluster:")):
             return None
-        given = {name.removeprefix("ssl_"): value for name, value in self._address.items() if name.startswith("ssl_")}
-        given = {"cert_reqs": "required", "check_hostname": True, **given}
-        return RedisSSLContext(**given).get()
+        options = server_url.tls_options(self._address)
+        return RedisSSLContext(**{name.removeprefix("ssl_"): value for name, value in options.items()}).get()
 
     def _greeting(self) -> list[tuple[Argument, ...]]:
         address = self._address
@@ -217,10 +214,10 @@ class RedisLink:
             "retry": Retry(NoBackoff(), 0),
             "client_name": self._name,
         }
-        if not self.url.startswith("unix:"):
+        if "path" not in self._address:
             options["socket_keepalive"] = True
         if self._service is None and self._cluster is None:
-            return BlockingConnectionPool.from_url(self.url, **options)
+            return BlockingConnectionPool(**{**options, **self._address})
         has_tls = self._cluster is not None and self._cluster.has_tls
         return BlockingConnectionPool(
             connection_class=_TlsPrimaryConnection if has_tls else _PrimaryConnection,
@@ -298,12 +295,3 @@ def _discard_result(task: asyncio.Task[RedisConnection]) -> None:
     # All waiting callers may have been cancelled: asyncio would then warn that the error was never retrieved.
     if not task.cancelled():
         task.exception()
-
-
-def _without_celery_spelling(address: dict[str, Any]) -> dict[str, Any]:  # Any: redis-py's keyword arguments
-    """Options as redis-py names them: kombu's URL of a broker may also have `virtual_host` and `CERT_NONE`."""
-    if "virtual_host" in address:
-        address["db"] = int(address.pop("virtual_host").strip("/") or 0)
-    if "ssl_cert_reqs" in address:
-        address["ssl_cert_reqs"] = address["ssl_cert_reqs"].removeprefix("CERT_").lower()
-    return address

@@ -1,0 +1,46 @@
+"""URLs of a single Redis server: `redis://`, `rediss://` and `unix://`, as redis-py spells them, or as kombu does."""
+
+from typing import Any
+from urllib.parse import quote
+
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.connection import parse_url as parse_redis_url
+
+ServerAddress = dict[str, Any]  # Any: keyword arguments of redis-py's connection and pool
+
+
+def parse_url(url: str) -> ServerAddress:
+    """Parse and check the URL with all of its options. Raises `ValueError` with the reason."""
+    address: ServerAddress = dict(parse_redis_url(url.replace("redis+socket://", "unix://", 1)))
+    if "virtual_host" in address:  # kombu's `db`
+        database = str(address.pop("virtual_host")).strip("/") or "0"
+        if not database.isdecimal():
+            raise ValueError(f"virtual_host={database} is not the number of a database")
+        address["db"] = int(database)
+    if "ssl_cert_reqs" in address:  # kombu's CERT_NONE
+        address["ssl_cert_reqs"] = address["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    try:
+        # Connects nothing, and raises what the first call would raise.
+        BlockingConnectionPool(**address).make_connection()  # type: ignore[no-untyped-call]
+    except (exceptions.RedisError, TypeError) as exc:
+        raise ValueError(f"redis-py refuses an option: {exc}") from exc
+    return address
+
+
+def tls_options(address: ServerAddress) -> dict[str, Any]:  # Any: redis-py's keyword arguments
+    """The options of TLS, for kombu too: the server is verified unless the URL says otherwise."""
+    given = {name: value for name, value in address.items() if name.startswith("ssl_")}
+    return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **given}
+
+
+def kombu_url(url: str) -> str:
+    """The URL as kombu takes it: a socket is `redis+socket://`, and TLS options are no part of it."""
+    address = parse_url(url)
+    password, database = address.get("password"), address.get("db", 0)
+    login = f"{quote(address.get('username', ''), safe='')}:{quote(password, safe='')}@" if password else ""
+    if "path" in address:
+        return f"redis+socket://{login}{quote(address['path'])}?virtual_host={database}"
+    host = address.get("host", "localhost")
+    where = f"[{host}]" if ":" in host else host
+    return f"{url.partition(':')[0]}://{login}{where}:{address.get('port', 6379)}/{database}"
