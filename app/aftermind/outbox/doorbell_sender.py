@@ -9,7 +9,6 @@ from aftermind.outbox.single_background_task import OneTask
 from aftermind.outbox.spool_deployment import redis_address
 from aftermind.telemetry.logger import get_logger
 from aftermind.types import JobId
-from aftermind.wire.doorbell_queues import DoorbellQueues
 from aftermind.wire.pending import BELLS
 from aftermind.wire.queues import STORE
 from aftermind.wire.redis.client import RedisLink
@@ -33,8 +32,7 @@ class BrokerBells:
         self.is_on_link = link is not None and link.given_url == broker
         is_other_redis = not self.is_on_link and not broker.startswith("amqp")
         self._own = RedisLink(broker, timeout=timeout_seconds, name="aftermind-doorbells") if is_other_redis else None
-        at = link if self.is_on_link else self._own
-        self._queues = None if at is None else DoorbellQueues(at, Keys(prefix))
+        self._redis, self._keys = link if self.is_on_link else self._own, Keys(prefix)
 
     def messages(self, queue: str, ids: Sequence[JobId]) -> list[bytes]:
         """Celery messages for these jobs."""
@@ -44,11 +42,11 @@ class BrokerBells:
         """Ring for these jobs; how many bells were rung. Raises `RedisUnavailable` of `link`, `BrokerUnavailable`."""
         if not ids:
             return 0
-        if self._queues is None:
+        if self._redis is None:
             await asyncio.to_thread(self._doorbell.ring, queue, ids)
             return len(ids)
         try:
-            return await self._queues.ring(queue, self.messages(queue, ids))
+            return await self._push(self._redis, queue, ids)
         except errors.RedisUnavailable as exc:
             if self._own is None:
                 raise
@@ -59,6 +57,16 @@ class BrokerBells:
         await asyncio.to_thread(self._doorbell.close)
         if self._own is not None:
             await self._own.close()
+
+    async def _push(self, redis: RedisLink, queue: str, ids: Sequence[JobId]) -> int:
+        # Plain commands: a Redis that is only the broker needs no functions, so it may be older than 7. Processes that
+        # ring at the same moment may exceed the maximum, by `BELLS` each.
+        queue_key = self._keys.queue(queue)
+        missing = max(0, BELLS - int(await redis.call("LLEN", queue_key)))
+        messages = self.messages(queue, ids[:missing])
+        if messages:
+            await redis.call("LPUSH", queue_key, *messages)
+        return len(messages)
 
 
 def broker_unavailable(broker: str, exc: errors.RedisUnavailable) -> errors.BrokerUnavailable:

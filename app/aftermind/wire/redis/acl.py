@@ -39,7 +39,6 @@ _AGENT_SCRIPTS = (
         "watermark_raise",
         "pending_read",
         "pending_reserve_session_positions",
-        "doorbell_push",
         "provider_report",
         "watermark_allow_replica_reads",
     ),
@@ -69,7 +68,7 @@ _AGENT_DIRECT: Mapping[str, tuple[str, ...]] = {
     "providers": ("smembers",),
     "epoch": ("get",),
     "audit": ("hsetnx",),  # it can add the end of a trail, and neither change nor remove one
-    "queue": ("llen",),
+    "queue": ("llen", "lpush"),
 }
 _WEB_DIRECT = {
     **_AGENT_DIRECT,
