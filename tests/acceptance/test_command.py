@@ -234,14 +234,27 @@ def test_up_restarts_what_runs_with_other_settings_and_reembeds(shell: Shell, in
         shell.run("up")
 
 
+REFUSED_ADDRESSES = {
+    "AFTERMIND_REDIS_URL": "redis+cluster://a,b,c",  # a broker is missing
+    "AFTERMIND_BROKER_URL": "redis://h/0?virtual_host=x",
+    "AFTERMIND_REPLICA_URLS": '["mysql://h"]',
+}
+
+
 @pytest.mark.long
 def test_agents_and_processes_use_the_redis_that_the_settings_name(shell: Shell) -> None:
+    def with_settings(**more: str) -> Shell:
+        return Shell(folder=shell.folder, env={**shell.env, **more})
+
     with running_valkey() as own, running_valkey() as broker:
-        addresses = {"AFTERMIND_REDIS_URL": own.url, "AFTERMIND_BROKER_URL": broker.url}
-        other = Shell(folder=shell.folder, env={**shell.env, **addresses})
-        malformed = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_REDIS_URL": "redis//127"})
+        other = with_settings(AFTERMIND_REDIS_URL=own.url, AFTERMIND_BROKER_URL=broker.url)
         try:
-            assert "Settings have changed" in other.must("up")
+            shell.must("stack", "hold", "worker-store")
+            shell.must("remember", "My cat is called Dot.", "--user", "lea")
+            moved = other.run("up")
+            assert moved.code == 0, moved.err
+            assert "Settings have changed" in moved.out
+            assert "Pending in the stack's Redis: 1 turn." in " ".join(moved.err.split())
             other.must("remember", "My boat is called Nora.", "--user", "mia")
             assert "Nora" in other.must("recall", "What is my boat called?", "--user", "mia")
             wait_until_sync(lambda: "mia" in other.must("users"), description="the workers store the turn")
@@ -251,9 +264,11 @@ def test_agents_and_processes_use_the_redis_that_the_settings_name(shell: Shell)
                 assert list(bells.scan_iter("aftermind:_kombu*"))
             assert other.run("doctor").code == 0
 
-            refused = malformed.run("up")
-            assert refused.code == 2
-            assert "AFTERMIND_REDIS_URL='redis//127'" in refused.err
+            for command in ("up", "restart"):
+                for name, value in REFUSED_ADDRESSES.items():
+                    refused = with_settings(**{name: value}).run(command)
+                    assert refused.code == 2
+                    assert f"{name}='" in refused.err
             other.must("status")
 
             broker.stop()
@@ -262,7 +277,10 @@ def test_agents_and_processes_use_the_redis_that_the_settings_name(shell: Shell)
             assert f"the Redis 127.0.0.1:{broker.port}/0 takes no doorbell" in " ".join(report.out.split())
             assert "correct AFTERMIND_BROKER_URL" in " ".join(report.out.split())
         finally:
-            shell.must("up")
+            back = shell.run("up")
+        assert back.code == 0, back.err
+        assert "Pending in the stack's Redis" not in back.err
+        wait_until_sync(lambda: "lea" in shell.must("users"), description="the workers store the turn that was left")
 
 
 @pytest.mark.long

@@ -73,6 +73,8 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
     for name in held:
         terminal.warn(f"{name} is held. `aftermind stack release {name}` starts it.")
     plan = stack_processes.plan(settings, endpoints, stack.status())
+    if plan.addresses.redis != endpoints.redis_url:
+        terminal.run(_warn_about_turns_left(settings, endpoints.redis_url))
     with terminal.err.status("Migrating the schema …"):
         terminal.run(migrate.apply(settings, endpoints.postgres_url))
     if workers:
@@ -95,6 +97,27 @@ def _check_settings(settings: Settings) -> None:
     address_resolution.resolve_stack(settings, ANY_STACK)
     for make in (factory.embedder, factory.extractor, factory.summariser, factory.profiler):
         make(settings)
+
+
+async def _warn_about_turns_left(settings: Settings, stack_redis: str) -> None:
+    """Warn of turns that are pending in the stack's Redis, which the settings replace by another one."""
+    from aftermind.wire.pending import Pending  # redis-py: `aftermind status` does without
+    from aftermind.wire.redis.client import RedisLink
+    from aftermind.wire.redis_keys import Keys
+
+    link = RedisLink(stack_redis, timeout=5.0)
+    try:
+        turns = (await Pending(link, Keys(settings.redis_prefix)).backlog()).turns
+    except errors.RedisUnavailable:  # it is held
+        return
+    finally:
+        await link.close()
+    if turns:
+        terminal.warn(
+            f"Pending in the stack's Redis: {terminal.count_of(turns, 'turn')}. No worker stores them while the "
+            "settings name another Redis. To store them, unset AFTERMIND_REDIS_URL, run `aftermind up`, and wait until "
+            "`aftermind doctor` reports no pending turns. Then set it again."
+        )
 
 
 async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
