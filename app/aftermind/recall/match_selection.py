@@ -95,15 +95,23 @@ class AskedFormer:
 
 
 def places(
-    ids: Sequence[EpisodeId], frame: Frame, scores: Scores, *, min_score: float | None, most: int
+    ids: Sequence[EpisodeId],
+    frame: Frame,
+    scores: Scores,
+    *,
+    min_score: float | None,
+    most: int,
+    among: Collection[EpisodeId] | None = None,
 ) -> tuple[list[CandidateRank], int]:
     """The best candidates, of equals the newest, and how many score at all and not below `min_score`.
 
-    With None also those that score nothing.
+    With None also those that score nothing. `among` are the only ones that count, if it is given.
     """
     enough = (
         frame.candidate if min_score is None else frame.candidate & (scores.total > 0) & (scores.total >= min_score)
     )
+    if among is not None:
+        enough = enough & np.array([id_ in among for id_ in ids], dtype=bool)
     order = np.lexsort((-frame.position, -scores.total))
     order = order[enough[order]]
     best = order[:most]
@@ -315,6 +323,16 @@ def _sentences_with(facts: Sequence[Fact], turn: Episode) -> tuple[list[str], li
         spoken = set(tokens(sentence))
         (naming if any(each <= spoken for each in objects) else others).append(sentence)
     return naming, others
+
+
+def alternative_sources(facts: Sequence[Fact], ids: Collection[EpisodeId]) -> set[EpisodeId]:
+    """The other turns that state the facts of turns, or facts that took their place or whose place they took:
+    `supersede` and `raise_former` may raise these, however unlikely they are by themselves.
+    """
+    exclusive = [fact for fact in facts if _has_one(fact)]
+    about = {_about(fact) for fact in exclusive if not frozenset(fact.sources).isdisjoint(ids)}
+    former = {_about(fact) for fact in exclusive if fact.valid_to is not None}
+    return {each for fact in exclusive if _about(fact) in about & former for each in fact.sources}.difference(ids)
 
 
 def supersede(

@@ -30,6 +30,7 @@ from aftermind.ranking import (
     Frequencies,
     Models,
     Question,
+    Scores,
     compares_sentences,
     features_of,
     models_of,
@@ -159,6 +160,8 @@ class _Run:
     served_by: ServedBy = ServedBy.NONE
     replica: str | None = None
     matches: list[Match] = field(default_factory=list)
+    # Too unlikely by themselves to be matches, but likely where a match passes its score on to them.
+    alternatives: list[Match] = field(default_factory=list)
     burst_scores: dict[EpisodeId, float] = field(default_factory=dict)  # of messages in one burst with a match
     of_bursts: list[Match] = field(default_factory=list)  # these
     available: int = 0
@@ -173,6 +176,7 @@ class _Run:
     degraded: list[str] = field(default_factory=list)
     models: Models = field(default_factory=models_of)
     scored: tuple[Sequence[EpisodeId], Frame, Question, Frequencies] | None = None  # what the models were applied to
+    scores: Scores | None = None  # of the models
     excluded: "_Excluded | None" = None  # where the recall is to be explained
 
 
@@ -592,6 +596,7 @@ class Recall:
         await self._apply_feedback(run, route)
         if run.spans_sessions:
             _keep_likely(run, diversify_sessions(run.matches), least=min(query.min_score, NOISE))
+        run.alternatives = await self._read_alternatives(run, route, texts, replace(wanted, ids=()), found)
 
     def _decayed(self, run: _Run, matches: list[Match]) -> list[Match]:
         """Newer ones likelier, if a setting asks for it and the question names no period."""
@@ -608,6 +613,24 @@ class Recall:
         if wanted and run.query.known_at is None:  # counts have no history
             run.feedback = await feedback_counts.counts(self._store, route.tx, run.query.scope.owner, wanted)
             run.matches = match_selection.reinforced(run.matches, run.feedback, weight=weight)
+
+    async def _read_alternatives(
+        self, run: _Run, route: Route, texts: Mapping[EpisodeId, Episode], wanted: BlockRequest, found: SearchResult
+    ) -> list[Match]:
+        """Turns that are too unlikely to be matches, but may get the score of one if their fact replaces its fact."""
+        matched = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
+        facts = [*run.briefing.facts, *run.briefing.former]
+        sources = match_selection.alternative_sources(facts, matched)
+        if not sources or run.scored is None or run.scores is None:
+            return []
+        ids, frame, *_ = run.scored
+        places, _ = match_selection.places(ids, frame, run.scores, min_score=0.0, most=LEAST_CONSIDERED, among=sources)
+        texts = {episode.id: episode for episode in run.pending} | dict(texts)
+        unread = [place.id for place in places if place.id not in texts]
+        if unread:
+            read = await self._search.brief(route.tx, run.query.scope.owner, replace(wanted, ids=unread), found=found)
+            texts |= {episode.id: episode for episode in read.episodes}
+        return _matched(run, [place for place in places if place.id in texts], texts)
 
     async def _read_near(
         self, run: _Run, excluded: _Excluded, route: Route, waiting: Mapping[EpisodeId, Episode]
@@ -628,6 +651,7 @@ class Recall:
         former = match_selection.asked_former(
             run.briefing.former, run.briefing.facts, run.time, run.words, run.query.searched
         )
+        run.matches = [*run.matches, *run.alternatives]
         if run.briefing.former:
             # In the order of time only the marks count.
             is_past, start = (
@@ -649,6 +673,8 @@ class Recall:
                 run.shares.pop(fact.id, None)
             run.matches, scores = match_selection.raise_former(run.matches, former, run.words)
             run.passed_on |= {id_: max(score, run.passed_on.get(id_, 0.0)) for id_, score in scores.items()}
+        if run.alternatives:
+            _keep_raised(run)
         if run.query.mode is not RecallMode.RECENCY and run.query.min_score > NOISE:
             _keep_likely(run, run.matches, least=run.query.min_score)
         run.available = len(run.matches) if run.is_complete else max(run.available, len(run.matches))
@@ -778,8 +804,10 @@ class Recall:
         is_reordered = settings.recall_half_life_days or settings.recall_feedback_weight
         is_reordered = is_reordered or run.time.orders_turns or run.spans_sessions
         most = max(most, CANDIDATES if is_reordered else 0)
-        # What is no longer true, and what took its place, have their scores later: `min_score` is applied to those.
+        # What is no longer true has its score later, and `min_score` is applied to that. What took its place may be
+        # below this bound: see `_read_alternatives`.
         least = None if query.rerank else run.time.threshold(min(run.min_score, NOISE))
+        run.scores = scores
         places, run.available = match_selection.places(ids, frame, scores, min_score=least, most=most)
         run.is_complete = len(places) == run.available
         if run.min_score > NOISE:
@@ -870,6 +898,20 @@ def _keep_likely(run: _Run, rescored: Sequence[Match], *, least: float) -> None:
     run.matches = [match for match in rescored if match.score >= least]
     if run.excluded is not None:
         run.excluded.add(rescored, run.matches, ExclusionReason.MIN_SCORE)
+
+
+def _keep_raised(run: _Run) -> None:
+    """Leave out the alternatives that got no score of another turn, or too little of it."""
+    own = {_identity(match): match.score for match in run.alternatives}
+    raised = {_identity(match) for match in run.matches if match.score > own.get(_identity(match), match.score)}
+    kept = [
+        match
+        for match in run.matches
+        if (key := _identity(match)) not in own or (key in raised and match.score >= run.min_score)
+    ]
+    run.matches = [replace(match, rank=rank) for rank, match in enumerate(kept, start=1)]
+    if run.excluded is not None:
+        run.excluded.matches = [each for each in run.excluded.matches if _identity(each[0]) not in raised]
 
 
 def _unavailable(run: _Run) -> errors.StoreUnavailable:

@@ -1,8 +1,10 @@
 """What was said and is no longer true."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from aftermind import Fact, Memory, RecallBlock, RecallMode, Settings
+from aftermind import Fact, Memory, Message, RecallBlock, RecallMode, Settings
 from aftermind.recall.render import without_turns
 from aftermind.types import Episode
 from tests.support.conversations import recall_after, say, texts
@@ -203,3 +205,61 @@ async def test_another_object_of_several_takes_no_place_of_one_that_ended(empty:
     found = await empty.recall_scored("What is my cat called?", user_id="vera")
 
     assert max(match.score for match in found if "Otto" in str(match.item)) < 0.1
+
+
+FILLERS = (
+    "What a lovely morning.",
+    "The coffee tastes great today.",
+    "I watched a documentary about whales.",
+    "Did you see the match yesterday?",
+    "My bike has a flat tyre again.",
+    "The weather turned cold.",
+    "I read a few chapters last night.",
+    "Thanks, that helps a lot.",
+)
+
+
+@pytest.mark.parametrize("count", [30, 90])
+async def test_what_took_the_place_of_a_statement_is_in_the_block_however_unlikely_by_itself(
+    empty: Memory, count: int
+) -> None:
+    """With more messages than `limit`, and than are considered; `load` without facts lifts no message."""
+    fillers = [f"{FILLERS[place % len(FILLERS)]} {place}" for place in range(count - 2)]
+    messages = ["My name is Nadia. I live in Ghent.", *fillers]
+    messages.insert(count // 2, "We moved to Antwerp last week.")
+    days = [datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=place) for place in range(count)]
+    said = [Message(role="user", content=text, occurred_at=day) for text, day in zip(messages, days, strict=True)]
+    await empty.remember(said, user_id="vera", session_id="s")
+    await empty.drain(user_id="vera")
+    question, asked = "Where does Nadia live these days?", {"user_id": "vera", "load": ["history"]}
+
+    for limit in (10, 20, 29):
+        scored = await empty.recall_scored(question, limit=limit, **asked)  # type: ignore[arg-type]
+        block = await empty.recall(question, limit=limit, token_budget=500, **asked)  # type: ignore[arg-type]
+        explained = await empty.explain(question, limit=limit, token_budget=500, **asked)  # type: ignore[arg-type]
+
+        likely = [(match.item, match.score) for match in scored if match.score >= explained.min_score]
+        assert [match.item.content for match in scored[:2]] == [messages[count // 2], messages[0]]  # type: ignore[union-attr]
+        assert [match.rank for match in scored] == list(range(1, len(scored) + 1))
+        assert [(match.item, match.score) for match in block.matches] == likely
+        assert [(match.item, match.score) for match in explained.block.matches] == likely
+        left_out = {getattr(each.match.item, "content", "") for each in explained.excluded}
+        assert left_out.isdisjoint(texts(block))
+        assert messages[count // 2] not in left_out
+
+
+async def test_a_message_with_a_similar_fact_needs_a_score_that_is_passed_on(empty: Memory) -> None:
+    """It states what still is true; the question is about something else."""
+    await say(
+        empty,
+        ("I live in Ghent.", (2025, 1, 1)),
+        ("We moved to Antwerp last week.", (2025, 3, 1)),
+        *((f"{FILLERS[place % len(FILLERS)]} {place}", (2025, 4, 1)) for place in range(28)),
+    )
+
+    scored = await empty.recall_scored("Which whales?", user_id="vera", load=["history"], limit=10)
+    block = await empty.recall("Which whales?", user_id="vera", load=["history"], limit=10)
+
+    assert "whales" in texts(block)[0]
+    assert not any("Antwerp" in text for text in texts(block))
+    assert [match.item for match in scored if match.score >= 0.001] == [match.item for match in block.matches]
