@@ -417,15 +417,16 @@ class ModelRefused(Refused):
 class BadModelRequest(Refused):
     """A model provider rejected the request as invalid (400, 404, 413, 422).
 
-    `answer` is the provider's own message. It may quote the request, so it is no part of this error's message.
+    `path` is that of the requested URL, without its query; empty where the SDK does not report it. `answer` is the
+    provider's own message. It may quote the request, so it is no part of this error's message.
     `evidence` is what a dead letter keeps of it.
     """
 
     evidence: Mapping[str, Any] | None = None  # Any: JSON
 
-    def __init__(self, provider: str, status: int, why: str, *, answer: str | None = None) -> None:
-        self.provider, self.status, self.why, self.answer = provider, status, why, answer
-        super().__init__(f"{provider} answered {status}: {why}")
+    def __init__(self, provider: str, status: int, why: str, *, path: str = "", answer: str | None = None) -> None:
+        self.provider, self.status, self.why, self.path, self.answer = provider, status, why, path, answer
+        super().__init__(f"{provider}{path} answered {status}: {why}")
 
 
 class BadModelAnswer(Refused):

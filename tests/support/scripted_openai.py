@@ -91,6 +91,8 @@ class Server:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/log", self.log),
                 Route("/script", self.set_script, methods=["POST"]),
+                Route("/text/{path:path}", lambda _: PlainTextResponse("404 page not found", 404), methods=["POST"]),
+                Route("/{path:path}", lambda _: JSONResponse({"detail": "Not Found"}, 404), methods=["POST"]),
             ]
         )
 

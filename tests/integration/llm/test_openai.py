@@ -293,6 +293,22 @@ async def test_errors_never_carry_what_was_said(client: Client, provider: Script
     assert caught.value.why == "context_length_exceeded (messages[0].content)"
 
 
+@pytest.mark.parametrize(("path", "body"), [("wrong", "{'detail': 'Not Found'}"), ("text", "404 page not found")])
+async def test_a_wrong_address_is_named_with_its_path_and_the_body_is_kept(
+    reach: Callable[..., Client], provider: ScriptedOpenAI, path: str, body: str
+) -> None:
+    host = provider.url.removesuffix("/v1")
+    lost = reach(base_url=f"{host.replace('//', '//user:secret@')}/{path}")
+
+    with pytest.raises(errors.BadModelRequest) as caught:
+        await CALLS["chat"](lost)
+
+    where = f"{host.removeprefix('http://')}/{path}/chat/completions"
+    assert str(caught.value).startswith(f"{where} answered 404: no code. Check OPENAI_BASE_URL: does it end in /v1?")
+    assert caught.value.answer == body
+    assert "secret" not in str(caught.value)
+
+
 # the first call of a process
 
 FIRST_CALL = """

@@ -123,6 +123,25 @@ async def test_a_letter_keeps_what_the_provider_said_apart_from_the_error_which_
     assert [each.model for each in attempts] == [{"embed": "text-embedding-3-small", "extract": "scripted"}[kind]]
 
 
+async def test_a_letter_names_a_wrong_address_and_keeps_an_answer_of_another_format(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    host = model.url.removesuffix("/v1")
+    lost = Settings(openai_base_url=f"{host}/wrong")
+    broken = await open_runtime(lost, worker="broken")
+
+    await work(broken, JobKind.EMBED)
+    await broken.close()
+
+    [dead] = await runtime.ledger.jobs(kinds=[JobKind.EMBED], states=[JobState.DEAD])
+    assert dead.error is not None
+    assert "/wrong/embeddings answered 404" in dead.error
+    assert "OPENAI_BASE_URL" in dead.error
+    assert dead.answer is not None
+    assert dead.answer["rejected"] == "{'detail': 'Not Found'}"
+
+
 async def test_a_rate_limit_is_waited_out_as_long_as_the_provider_says(runtime: Runtime, model: ScriptedOpenAI) -> None:
     await remember(runtime, turn_of("ann", SAID))
     model.script.plan, model.script.retry_after = ["429"], 60.0

@@ -27,6 +27,7 @@ PRICES: Mapping[str, tuple[float, float]] = {
 }
 
 
+NO_CODE = "no code"
 _PARAMETER = re.compile(r"[\w.\[\]-]{1,80}")  # the name of a parameter of a request, never its value
 
 
@@ -146,7 +147,8 @@ class Client:
         if isinstance(exc, sdk.APIConnectionError):
             return errors.ModelUnavailable(self.provider, f"no connection ({type(exc.__cause__).__name__})")
         if isinstance(exc, sdk.APIStatusError):
-            return self.refusal(exc.status_code, exc.response.headers, _code(exc), message=_message(exc))
+            code, path = _code(exc), self._path(exc.response.request.url)
+            return self.refusal(exc.status_code, exc.response.headers, code, path=path, message=_message(exc))
         if type(exc) is sdk.APIError and _error_of_body(exc):  # an event of a stream, after its status of success
             code = _code(exc)
             if code.isdecimal() or "content" in code or "context_length" in code:
@@ -155,9 +157,12 @@ class Client:
         return self.unreadable(exc) if isinstance(exc, sdk.APIError) else None
 
     def refusal(
-        self, status: int, headers: Mapping[str, str], code: str, *, message: str | None = None
+        self, status: int, headers: Mapping[str, str], code: str, *, path: str = "", message: str | None = None
     ) -> errors.AftermindError:
         """Our error for an HTTP status that is none of success; `message` is the provider's own."""
+        if status == 404 and code == NO_CODE and self.base_url is not None:
+            code = f"{code}. Check {self.kind.upper()}_BASE_URL"
+            code += ": does it end in /v1?" if self.kind == Client.kind else ""
         if status == 429:
             return errors.RateLimited(self.provider, _retry_after(headers))
         if status in (401, 403):
@@ -166,7 +171,11 @@ class Client:
             return errors.ModelUnavailable(self.provider, f"it answered {status}")
         if "content" in code and ("filter" in code or "policy" in code):
             return errors.ModelRefused(self.provider, code)
-        return errors.BadModelRequest(self.provider, status, code, answer=message)
+        return errors.BadModelRequest(self.provider, status, code, path=path, answer=message)
+
+    def _path(self, url: Any) -> str:  # Any: httpx's
+        """The path of a request to this provider. LiteLLM's errors name addresses that it did not request."""
+        return str(url.path) if provider_name(self.kind, str(url)) == self.provider else ""
 
     def no_answer(self) -> errors.ModelUnavailable:
         """The deadline has passed."""
@@ -183,11 +192,12 @@ def _code(exc: Any) -> str:  # Any: an `APIStatusError` of OpenAI's SDK or of on
     code = getattr(exc, "code", None) or body.get("code") or getattr(exc, "type", None) or body.get("type")
     parameter = getattr(exc, "param", None) or body.get("param")
     is_name = isinstance(parameter, str) and _PARAMETER.fullmatch(parameter)
-    return f"{code or 'no code'} ({parameter})" if is_name else str(code or "no code")
+    return f"{code or NO_CODE} ({parameter})" if is_name else str(code or NO_CODE)
 
 
 def _message(exc: Any) -> str:  # Any: as in `_code`
-    return str(_error_of_body(exc).get("message") or exc)
+    """The provider's own message, or the body where it has none in OpenAI's format."""
+    return str(_error_of_body(exc).get("message") or exc.body or exc)
 
 
 def _error_of_body(exc: Any) -> Mapping[str, Any]:  # Any: as in `_code`; JSON
