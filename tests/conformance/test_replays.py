@@ -10,8 +10,9 @@ import pytest
 
 from aftermind import Episode, StepState, errors
 from aftermind.ledger.protocol import Failure
+from aftermind.ledger.reembed_jobs import new_step
 from aftermind.ledger.replay_protocol import NewPlan
-from aftermind.types import JobId, JobKind, JobState, NewJob, Scope
+from aftermind.types import EmbedderIdentity, JobId, JobKind, JobState, NewJob, Scope
 from aftermind.types.job_admin import JobAction
 from aftermind.types.replay import ItemState, JobFilter, PlanState, ReplayMode, ReplayPlan
 from aftermind.wire.turn_encoding import encode_turn
@@ -256,6 +257,32 @@ async def test_a_dead_extraction_is_repeated_by_the_model_that_works_again(opera
     assert await operated.memory.dead_letters.list(wanted) == []
     status = await receipt.status()
     assert (status.extracted, status.why) == (StepState.DONE, None)
+
+
+async def test_an_estimate_names_what_it_cannot_estimate(operated: Operated) -> None:
+    memory = operated.memory
+    await learned(operated)
+    step = replace(
+        new_step(Scope(namespace=memory.namespace, user_id="alice"), EmbedderIdentity(name="other", dimension=8)),
+        delay=timedelta(hours=1),
+    )
+    async with memory._parts.db.transaction(namespace=memory.namespace) as tx:
+        await memory._parts.ledger.enqueue(tx, [step])
+    found = JobFilter(ids=(step.id,), namespace=memory.namespace)
+    await memory.job_admin.apply(JobAction.DISCARD, found, note="x", actor="ops")
+
+    of_step = await memory.replays.create(found, asked(ReplayMode.RETRY))
+    of_extraction = await memory.replays.create(operated.all_jobs, asked(ReplayMode.REEXTRACT))
+    for_step = await memory.replays.estimate(of_step.id)
+    for_extraction = await memory.replays.estimate(of_extraction.id)
+
+    assert (for_step.model_calls, for_step.unestimated_calls, for_step.tokens, for_step.cost_usd) == (1, 1, 0, None)
+    assert "price unknown" in for_step.describe_calls()
+    assert (for_extraction.model_calls, for_extraction.unestimated_calls, for_extraction.cost_usd) == (1, 0, None), (
+        "this model has no price"
+    )
+    assert for_extraction.tokens > 0
+    assert for_extraction.describe_calls() == f"1, about {for_extraction.tokens:,} tokens, price unknown"
 
 
 async def test_a_discard_takes_a_job_out_of_the_plan_until_it_is_restored(operated: Operated) -> None:

@@ -114,8 +114,7 @@ async def _foresee(memory: Memory, plan: ReplayPlan, sample: int) -> Sequence[Dr
 
 async def _redo(memory: Memory, plan: ReplayPlan) -> ReplayPlan:
     estimate = await memory.replays.estimate(plan.id)
-    cost = terminal.dollars(estimate.cost_usd)
-    out.print(f"Plan [bold]{plan.id}[/]: {plan.size:,} calls, about {estimate.tokens:,} tokens, {cost}.")
+    out.print(f"Plan [bold]{plan.id}[/], model calls: {estimate.describe_calls()}.")
     done = await replay.follow(memory, await memory.replays.start(plan.id))
     out.print(f"{replay.progress_line(done)}. `aftermind facts --user ID --history` shows the superseded facts.")
     if done.note:

@@ -317,10 +317,7 @@ def _print_estimate(estimate: Estimate) -> None:
     if estimate.oldest and estimate.newest:
         out.print(f"dead since   {terminal.when(estimate.oldest)} to {terminal.when(estimate.newest)}")
     out.print(f"duration     {estimate.seconds:,.0f} s at the plan's rate")
-    cost = f"about {estimate.tokens:,} tokens and {terminal.dollars(estimate.cost_usd)}"
-    if estimate.model_calls and not estimate.tokens:
-        cost = "tokens and price unknown: no earlier job of these kinds used any"
-    out.print(f"model calls  {estimate.model_calls:,}, {cost}")
+    out.print(f"model calls  {estimate.describe_calls()}")
     out.print(f"conflicts    {estimate.conflicts} have an unfinished job of the same effect and are merged into it")
     out.print(f"newer facts  {estimate.newer_facts} are of sessions with later extractions")
     if estimate.refused:

@@ -8,7 +8,7 @@ from typing import NewType
 from uuid import UUID
 
 from aftermind import errors
-from aftermind.types.job import Attempt, Job, JobKind, JobState
+from aftermind.types.job import Attempt, Job, JobKind, JobState, to_dollars
 from aftermind.types.message import Json
 from aftermind.types.scope import JobId
 from aftermind.types.timestamps import why_unusable
@@ -200,8 +200,9 @@ class ReplayItem:
 class Estimate:
     """Dry run of a plan.
 
-    Tokens and cost are those of the items' own attempts, else averages by kind in the ledger. `seconds` is at the
-    plan's rate. `conflicts` counts items whose work an unfinished job already does, `newer_facts` those of sessions
+    Tokens and cost are averages of earlier jobs of a kind. They leave `unestimated_calls` of the `model_calls` out:
+    those of a kind without such a job, and steps of a re-embedding. `cost_usd` is None without a price. `seconds` is at
+    the plan's rate. `conflicts` counts items whose work an unfinished job already does, `newer_facts` those of sessions
     with later extractions, `refused` those that cannot be replayed (forgotten, discarded since the plan was created, or
     not dead letters any more).
     """
@@ -214,10 +215,23 @@ class Estimate:
     seconds: float
     model_calls: int
     tokens: int
-    cost_usd: float
+    cost_usd: float | None
+    unestimated_calls: int
     conflicts: int
     newer_facts: int
     refused: int
+
+    def describe_calls(self) -> str:
+        """The number of model calls, and what they cost as far as it can be estimated."""
+        calls, rest = self.model_calls, self.unestimated_calls
+        if not calls:
+            return "0"
+        if rest == calls:
+            return f"{calls:,}, tokens and price unknown: no earlier job like these used any"
+        cost = "price unknown" if self.cost_usd is None else to_dollars(self.cost_usd)
+        return f"{calls:,}, about {self.tokens:,} tokens, {cost}" + (
+            f"; {rest:,} of them not estimated" if rest else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1826,7 +1826,9 @@ export interface components {
             /** Tokens */
             tokens: number;
             /** Cost Usd */
-            cost_usd: number;
+            cost_usd: number | null;
+            /** Unestimated Calls */
+            unestimated_calls: number;
             /** Conflicts */
             conflicts: number;
             /** Newer Facts */

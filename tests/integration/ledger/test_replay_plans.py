@@ -218,6 +218,7 @@ async def test_a_dry_run_counts_and_changes_nothing(replays: Replays, letters: L
     assert (estimate.items, estimate.by_kind) == (7, {JobKind.EXTRACT: 6, JobKind.EMBED: 1})
     assert estimate.namespaces == 2
     assert (estimate.seconds, estimate.model_calls, estimate.tokens, estimate.cost_usd) == (3.5, 7, 600, 3.0)
+    assert estimate.unestimated_calls == 1, "no embed job has used tokens"
     assert (estimate.conflicts, estimate.refused) == (1, 0)
     assert await letters.states() == before
 

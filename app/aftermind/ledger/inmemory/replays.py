@@ -19,6 +19,7 @@ from aftermind.db.record_store_journals.row_codec import Table
 from aftermind.ledger.inmemory.dead_letters import fits
 from aftermind.ledger.inmemory.job_records import UNFINISHED, Record, make_job
 from aftermind.ledger.inmemory.ledger import jobs_table, list_unfinished, put_record
+from aftermind.ledger.reembed_jobs import TARGET
 from aftermind.ledger.replay_overrides import Original, OverrideRules, check_edit, edited_turn, has_options
 from aftermind.ledger.replay_protocol import (
     BREAKER_FROM,
@@ -414,7 +415,9 @@ def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: flo
     jobs = [each.job for each in found if each is not None]
     kinds = {kind: sum(job.kind is kind for job in jobs) for kind in JobKind}
     live = {(each.job.scope.namespace, each.job.kind, each.job.effect_key) for each in known if _is_live(each.job)}
-    spent = {kind: _mean_cost(known, kind) for kind, count in kinds.items() if count}
+    spent = {kind: cost for kind in kinds if (cost := _mean_cost(known, kind))}
+    estimated = [spent[job.kind] for job in jobs if job.kind in spent and TARGET not in job.payload]
+    calls = sum(count for kind, count in kinds.items() if kind in MODEL_KINDS)
     return Estimate(
         items=len(found),
         by_kind={kind: count for kind, count in kinds.items() if count},
@@ -422,9 +425,10 @@ def _estimate(known: Sequence[Record], found: Sequence[Record | None], rate: flo
         oldest=min((job.updated_at for job in jobs), default=None),
         newest=max((job.updated_at for job in jobs), default=None),
         seconds=len(found) / rate,
-        model_calls=sum(count for kind, count in kinds.items() if kind in MODEL_KINDS),
-        tokens=round(sum(kinds[kind] * tokens for kind, (tokens, _) in spent.items())),
-        cost_usd=sum(kinds[kind] * cost for kind, (_, cost) in spent.items()),
+        model_calls=calls,
+        tokens=round(sum(tokens for tokens, _ in estimated)),
+        cost_usd=sum(cost for _, cost in estimated) or None,
+        unestimated_calls=calls - len(estimated),
         conflicts=sum((job.scope.namespace, job.kind, job.effect_key) in live for job in jobs),
         newer_facts=sum(any(_is_later(each.job, job) for each in known) for job in jobs if job.kind is JobKind.EXTRACT),
         refused=refused,
@@ -441,11 +445,12 @@ def _is_later(other: Job, job: Job) -> bool:
     return is_done and (other.scope.owner, other.scope.session_id) == (job.scope.owner, job.scope.session_id)
 
 
-def _mean_cost(known: Sequence[Record], kind: JobKind) -> tuple[float, float]:
-    """Tokens and dollars of an attempt of the kind that cost something."""
-    tried = [each for record in known if record.job.kind is kind for each in record.attempts if each.tokens_in]
+def _mean_cost(known: Sequence[Record], kind: JobKind) -> tuple[float, float] | None:
+    """Tokens and dollars of an attempt of the kind that cost something; None without one. Steps have other sizes."""
+    jobs = [each for each in known if each.job.kind is kind and TARGET not in each.job.payload]
+    tried = [each for record in jobs for each in record.attempts if each.tokens_in]
     if not tried:
-        return 0.0, 0.0
+        return None
     return fmean(each.tokens_in + each.tokens_out for each in tried), fmean(each.cost_usd for each in tried)
 
 

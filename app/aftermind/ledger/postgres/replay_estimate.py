@@ -8,15 +8,18 @@ from sqlalchemy import Row, text
 
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
+from aftermind.ledger.reembed_jobs import TARGET
 from aftermind.types import JobId, JobKind, JobState
 from aftermind.types.job import MODEL_KINDS
 from aftermind.types.replay import DryRunResult, Estimate, PlanId, ReplayPlan
 
-# What an item of a kind costs: the mean of the ledger's own attempts of the last days that cost something.
+# What an item of a kind costs: the mean of the ledger's own attempts of the last days that cost something. A step of a
+# re-embedding has none: it embeds a batch of messages, the job of a turn one.
 _ESTIMATE = text(
     """
     WITH items AS (
         SELECT j.id, j.kind, j.namespace, j.user_id, j.session_id, j.effect_key, j.state, j.updated_at,
+               j.payload ->> :step IS NOT NULL AS is_step,
                j.state = 'discarded' AND j.action_id IS DISTINCT FROM i.action_id AS is_discarded_since
         FROM aftermind.replay_items i LEFT JOIN aftermind.jobs j ON j.id = i.job_id
         WHERE i.plan_id = :plan AND i.state = 'waiting'
@@ -24,12 +27,13 @@ _ESTIMATE = text(
         SELECT j.kind, avg(a.tokens_in + a.tokens_out) AS tokens, avg(a.cost_usd) AS cost
         FROM aftermind.job_attempts a JOIN aftermind.jobs j ON j.id = a.job_id
         WHERE a.tokens_in > 0 AND a.started_at > now() - interval '7 days'
-          AND j.kind IN (SELECT DISTINCT kind FROM items)
+          AND j.kind IN (SELECT DISTINCT kind FROM items) AND j.payload ->> :step IS NULL
         GROUP BY 1
     )
     SELECT items.kind, count(*) AS jobs, (SELECT count(DISTINCT namespace) FROM items) AS namespaces,
            min(items.updated_at) AS oldest, max(items.updated_at) AS newest,
            coalesce(max(spent.tokens), 0)::float8 AS tokens, coalesce(max(spent.cost), 0)::float8 AS cost,
+           count(*) FILTER (WHERE items.is_step OR spent.kind IS NULL) AS unestimated,
            count(*) FILTER (WHERE EXISTS (
                SELECT FROM aftermind.jobs live
                WHERE live.namespace = items.namespace AND live.kind = items.kind
@@ -86,7 +90,7 @@ _SHOWN = text(
 
 async def estimate(tx: Transaction, plan: ReplayPlan) -> Estimate:
     """See `Replays.estimate`. Locks nothing."""
-    return _estimate(plan, await pg(tx).rows(_ESTIMATE, plan=plan.id))
+    return _estimate(plan, await pg(tx).rows(_ESTIMATE, plan=plan.id, step=TARGET))
 
 
 async def shadow(tx: Transaction, plan_id: PlanId, *, sample: int) -> list[JobId]:
@@ -112,6 +116,7 @@ async def shadowed_users(tx: Transaction, plan_id: PlanId) -> list[tuple[str, st
 def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
     known = [row for row in rows if row.kind is not None]  # the others are items with a deleted job
     items = sum(row.jobs for row in rows)
+    cost = sum((row.jobs - row.unestimated) * row.cost for row in known)
     return Estimate(
         items=items,
         by_kind={JobKind(row.kind): row.jobs for row in known},
@@ -120,8 +125,9 @@ def _estimate(plan: ReplayPlan, rows: Sequence[Row[Any]]) -> Estimate:
         newest=max((row.newest for row in known), default=None),
         seconds=items / plan.rate,
         model_calls=sum(row.jobs for row in known if row.kind in MODEL_KINDS),
-        tokens=round(sum(row.jobs * row.tokens for row in known)),
-        cost_usd=sum(row.jobs * row.cost for row in known),
+        tokens=round(sum((row.jobs - row.unestimated) * row.tokens for row in known)),
+        cost_usd=cost or None,
+        unestimated_calls=sum(row.unestimated for row in known if row.kind in MODEL_KINDS),
         conflicts=sum(row.conflicts for row in known),
         newer_facts=sum(row.newer for row in known),
         refused=sum(row.refused for row in rows),

@@ -110,7 +110,8 @@ class EstimateOut(schemas.Shape):
     seconds: float
     model_calls: int
     tokens: int
-    cost_usd: float
+    cost_usd: float | None
+    unestimated_calls: int
     conflicts: int
     newer_facts: int
     refused: int
