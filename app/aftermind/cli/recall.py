@@ -20,7 +20,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import RecallMode, RecallOptions
-from aftermind.recall.render import trait_text
+from aftermind.recall.render import period, trait_text
 from aftermind.settings import Settings
 from aftermind.types import (
     Block,
@@ -402,9 +402,11 @@ def line(event: MemoryEvent) -> str:
 def _described(match: Match) -> tuple[str, str, str]:
     item = match.item
     if isinstance(item, Episode):
-        return terminal.when(item.occurred_at), item.name or str(item.role), item.content
+        ended = f" (superseded {match.superseded_at:%Y-%m-%d})" if match.superseded_at else ""
+        return terminal.when(item.occurred_at), item.name or str(item.role), item.content + ended
     if isinstance(item, Fact):
-        return terminal.when(item.valid_from) if item.valid_from else "", "fact", item.text
+        ended = period(item) if item.valid_to else ""
+        return terminal.when(item.valid_from) if item.valid_from else "", "fact", item.text + ended
     if isinstance(item, Summary):
         return terminal.when(item.last_message_at or item.updated_at), "summary", item.text
     assert isinstance(item, Block)

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
-from aftermind import Memory, Settings
+from aftermind import Memory, Message, Settings
 from tests.support.fork_server import run_module
 from tests.support.learning import AT_ONCE
 from tests.support.scripted_openai import scripted_openai
 from tests.support.servers import Database
+from tests.support.waiting import PATIENCE_SECONDS
 from tests.support.workers import environment
 
 
@@ -83,6 +85,27 @@ async def test_the_kinds_of_memory_in_the_block_are_those_that_are_named(tmp_pat
     assert await kinds("--load", "history") == {"history"}
     assert await kinds("--load", "facts", "--load", "blocks") == {"facts", "blocks"}
     assert await kinds("--load", "facts,blocks") == {"facts", "blocks"}
+
+
+async def test_facts_and_messages_that_have_ended_are_marked(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/memory.db"
+    quick = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
+    async with Memory(store, settings=quick) as memory:
+        for day, city in ((1, "Oslo"), (5, "Bergen")):
+            message = Message.user(f"I live in {city}.", occurred_at=datetime(2026, 3, day, 12, tzinfo=UTC))
+            await memory.remember(message, user_id="ann")
+            await memory.drain(user_id="ann", timeout=PATIENCE_SECONDS)
+
+    done = await asyncio.to_thread(
+        run_module,
+        ["aftermind.cli", "recall", "Where have I lived?", "--user", "ann", "--wide"],
+        env={**os.environ, "AFTERMIND_DATABASE_URL": store, "AFTERMIND_EMBEDDER": "hash"},
+    )
+
+    rows = [row.rstrip() for row in done.stdout.splitlines()]
+    assert any(row.endswith("user lives in Oslo (since 2026-03-01, until 2026-03-05)") for row in rows), done.stdout
+    assert any(row.endswith("I live in Oslo. (superseded 2026-03-05)") for row in rows), done.stdout
+    assert any(row.endswith("user lives in Bergen") for row in rows), done.stdout
 
 
 async def test_printed_redis_users_are_those_of_a_json_answer(tmp_path: Path) -> None:
