@@ -144,6 +144,8 @@ def _first_remedy(exc: Exception, what: str) -> str | None:
         return "Correct Redis first."
     if isinstance(exc, errors.StoreUnavailable) and what not in ("Postgres", "replica"):
         return "Correct Postgres first."
+    if isinstance(exc, errors.InvalidSettings) and what == "models" and not isinstance(exc, errors.ExtraMissing):
+        return f"Correct AFTERMIND_{exc.field.removeprefix('AFTERMIND_').upper()}."
     if isinstance(exc, TimeoutError) and what not in ("Postgres", "replica", "Redis"):
         return "Correct Postgres and Redis first, if they do not answer either."
     return None
@@ -541,7 +543,7 @@ def _unsent(settings: Settings, deployment: Deployment | None) -> list[Finding]:
     return [Finding(what="spool", seen="empty")]
 
 
-@reports_failure("models", "Correct AFTERMIND_EMBEDDER, or install the extra that it names.")
+@reports_failure("models", "Install the extra that it names, or choose another model.")
 async def models(settings: Settings) -> list[Finding]:
     """Which models will be used."""
     embedder, extractor = factory.embedder(settings), factory.extractor(settings)

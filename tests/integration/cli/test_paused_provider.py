@@ -110,6 +110,14 @@ async def test_jobs_that_wait_for_a_provider_are_not_overdue_and_no_worker_is_mi
     assert (verdicts["forget jobs"], verdicts["provider openai"]) == (Verdict.BAD, Verdict.BAD)
 
 
+@pytest.mark.parametrize(("setting", "value"), [("embedder", "hush"), ("extractor", "rule")])
+async def test_doctor_names_the_setting_that_is_wrong(setting: str, value: str) -> None:
+    [found] = await doctor_checks.models(Settings.model_validate({setting: value}))
+
+    assert found.verdict is Verdict.BAD
+    assert found.remedy == f"Correct AFTERMIND_{setting.upper()}."
+
+
 async def test_doctor_names_the_key_that_is_missing_and_counts_jobs_that_wait_for_another_attempt(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
