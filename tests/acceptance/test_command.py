@@ -78,6 +78,8 @@ def test_a_component_is_held_and_released(shell: Shell) -> None:
 
     assert "aftermind stack release worker-extract" in shell.must("stack", "hold", "worker-extract")
     assert state() == "held"
+    advice = " ".join(shell.run("status").err.split())
+    assert "worker-extract is held. `aftermind stack release worker-extract` starts it." in advice
     shell.must("stack", "release", "worker-extract")
     assert state() == "running"
 

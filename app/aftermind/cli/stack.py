@@ -70,8 +70,7 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
         raise errors.InvalidInput(
             "postgres is held. Run `aftermind stack release postgres`, then `aftermind up` again."
         )
-    for name in held:
-        terminal.warn(f"{name} is held. `aftermind stack release {name}` starts it.")
+    _warn_about_held(stack.status())
     plan = stack_processes.plan(settings, endpoints, stack.status())
     if plan.addresses.redis != endpoints.redis_url:
         terminal.run(_warn_about_turns_left(settings, endpoints.redis_url))
@@ -224,6 +223,7 @@ def status() -> object:
     is_database_up = any(each.name == "postgres" and each.state is ComponentState.RUNNING for each in components)
     if any(each.name == "flower" and each.state in GOOD for each in components):
         stack_processes.print_addresses(settings, has_keys=has_keys() if is_database_up else None)
+    _warn_about_held(components)
     is_faulty = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
@@ -289,6 +289,12 @@ def _warn_about_health() -> bool:
                 f"{row.kind}: {terminal.count_of(row.dead, 'dead letter')}. See `aftermind dead-letters stats`."
             )
     return not health.is_ready or bool(health.overdue)
+
+
+def _warn_about_held(components: Sequence[ComponentStatus]) -> None:
+    for each in components:
+        if each.state is ComponentState.HELD:
+            terminal.warn(f"{each.name} is held. `aftermind stack release {each.name}` starts it.")
 
 
 def _warn_about_overdue(health: "Health") -> None:
