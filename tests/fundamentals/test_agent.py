@@ -31,6 +31,8 @@ from aftermind.llm.protocols import ChatReply, ToolCall
 from aftermind.testing import ScriptedChatModel
 from tests.support.servers import Servers
 
+Dicts = Sequence[Mapping[str, Any]]  # Any: chat messages
+
 
 async def test_an_agent_remembers_what_was_said_and_recalls_it_in_another_session(memory: Memory, user: str) -> None:
     model = ScriptedChatModel("Noted.", "You prefer dark mode.")
@@ -345,6 +347,44 @@ async def test_what_the_model_raises_is_raised(memory: Memory, user: str) -> Non
 
 async def test_what_the_user_said_is_remembered_although_the_model_fails(memory: Memory, user: str) -> None:
     agent = Agent(model=ScriptedChatModel(errors.ModelUnavailable("test", "down")), memory=memory)
+
+    with pytest.raises(errors.ModelUnavailable):
+        await agent.arun("I live in Bergen.", user_id=user, session_id="s1")
+
+    assert [each.content for each in await memory.history(user_id=user, session_id="s1")] == ["I live in Bergen."]
+
+
+class OwnModel:
+    """A model of a user: pieces of text, and a reply without usage, an error or nothing at the end."""
+
+    name = "own-1"
+
+    def __init__(self, end: ChatReply | Exception | None) -> None:
+        self._end = end
+
+    async def stream(self, messages: Dicts, tools: Dicts = ()) -> AsyncIterator[str | ChatReply]:
+        yield "You live in "
+        if isinstance(self._end, Exception):
+            raise self._end
+        if self._end is not None:
+            yield self._end
+
+
+async def test_the_usage_of_an_own_model_has_its_name() -> None:
+    result = await Agent(model=OwnModel(ChatReply(content="You live in Oslo."))).arun("Where do I live?")
+
+    assert [each.model for each in result.usage] == ["own-1"]
+
+
+async def test_an_own_model_without_a_reply_is_an_error_that_names_what_is_missing() -> None:
+    with pytest.raises(errors.BadModelAnswer, match=r"own-1 .* without a `ChatReply`"):
+        await Agent(model=OwnModel(None)).arun("Where do I live?")
+
+
+async def test_a_model_that_fails_after_some_text_leaves_the_users_message_alone_to_a_run(
+    memory: Memory, user: str
+) -> None:
+    agent = Agent(model=OwnModel(errors.ModelUnavailable("own-1", "down")), memory=memory)
 
     with pytest.raises(errors.ModelUnavailable):
         await agent.arun("I live in Bergen.", user_id=user, session_id="s1")

@@ -383,8 +383,8 @@ class Agent:
                 if isinstance(pieces, AsyncGenerator):  # a caller that stops in the middle ends the model's request
                     await pieces.aclose()
             if reply is None:
-                raise errors.BadModelAnswer(model.name, "its stream ended without a reply")
-            run.usage.append(reply.usage)
+                raise errors.BadModelAnswer(model.name, "its stream ended without a `ChatReply`")
+            run.usage.append(replace(reply.usage, model=reply.usage.model or model.name))
             was_stopped = 0 < step == self.max_steps and reply.finish_reason != "length"
             run.finish_reason = "max_steps" if was_stopped else reply.finish_reason
             if not reply.tool_calls or is_last:

@@ -112,7 +112,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool that a model wants called, with JSON arguments."""
+    """A tool that a model wants called: `arguments` is a JSON object as text, `id` names the call."""
 
     id: str
     name: str
@@ -123,12 +123,13 @@ class ToolCall:
 class ChatReply:
     """A model's answer: text, tools to call, or both.
 
-    `finish_reason` is why it ended: `stop`, `tool_calls`, or `length` if a limit of tokens cut it off.
+    `finish_reason` is why it ended: `stop`, `tool_calls`, or `length` if a limit of tokens cut it off. A `usage` with
+    an empty model is of the model that was asked.
     """
 
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage = field(default_factory=lambda: Usage(model="unknown"))
+    usage: Usage = field(default_factory=lambda: Usage(model=""))
     finish_reason: str = "stop"
 
 
