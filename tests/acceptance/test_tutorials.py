@@ -69,6 +69,14 @@ def test_the_application_of_a_tutorial_remembers_its_users(shell: Shell, tmp_pat
         assert "nuts" not in other.text
 
 
+def test_an_empty_text_is_a_problem_that_the_flask_tutorial_names(shell: Shell, tmp_path: Path) -> None:
+    with application(shell, tmp_path, "flask") as url:
+        empty = httpx.post(f"{url}/chat/flask", json={"text": ""}, timeout=PATIENCE_SECONDS)
+
+    assert empty.status_code == 422, (tmp_path / "log").read_text()
+    assert empty.json()["detail"]
+
+
 def test_a_repeated_request_of_the_fastapi_tutorial_is_one_turn(shell: Shell, tmp_path: Path) -> None:
     with application(shell, tmp_path, "fastapi") as url, httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
         answers = [
