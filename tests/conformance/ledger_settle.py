@@ -128,6 +128,16 @@ class EndingContract:
 
         assert await rig.state(wanted.id) is JobState.RUNNING
 
+    async def test_an_attempt_has_the_model_of_its_first_call_and_the_tokens_of_all(self, rig: Rig) -> None:
+        await rig.put(job())
+        lease = await rig.claim_one()
+        for model in ("serves", "standby"):
+            await rig.ledger.spend([(lease, ModelUsage(model=model, calls=1, tokens_in=5))])
+
+        (attempt,) = await rig.ledger.attempts(lease.job.id)
+
+        assert (attempt.model, attempt.calls, attempt.tokens_in) == ("serves", 2, 10)
+
     async def test_a_models_answer_is_kept_until_the_job_is_done(self, rig: Rig) -> None:
         wanted = job()
         await rig.put(wanted)

@@ -98,6 +98,23 @@ async def test_the_former_embedder_serves_until_the_cutover_and_again_after_a_ro
         assert (counts.episodes, counts.active, counts.standby) == (14, 14, 14)
 
 
+async def test_the_timeline_of_a_new_turn_names_the_embedder_that_serves(tmp_path: Path) -> None:
+    with scripted_openai() as server:
+        keys: dict[str, object] = {"openai_api_key": "k", "openai_base_url": server.url}
+        async with memory_at(f"sqlite:{tmp_path}/bot.db", tmp_path, **keys) as memory:
+            await fill(memory, 1)
+            await memory.reembedding.start("openai:text-embedding-3-small", dimension=64)
+            await filled(memory)
+            await memory.reembedding.cutover()
+            receipt = await memory.remember("A note for both embedders.", user_id="alice")
+            await receipt.embedded(timeout=PATIENCE_SECONDS)
+            timeline = await memory.job_admin.timeline(receipt.job_id)
+
+    assert timeline is not None
+    (attempt,) = [step for step in timeline.steps if step.name.startswith("embed attempt")]
+    assert str(attempt.detail).endswith("openai:text-embedding-3-small:64")
+
+
 async def test_a_re_embedding_that_was_stopped_continues_when_the_store_is_opened_again(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/bot.db"
     async with memory_at(url, tmp_path) as memory:

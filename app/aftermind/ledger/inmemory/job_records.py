@@ -83,7 +83,7 @@ def counted(record: Record, spent: ModelUsage) -> Record:
     last = record.attempts[-1]
     counted = replace(
         last,
-        model=spent.model or last.model,
+        model=last.model or spent.model,
         tokens_in=last.tokens_in + spent.tokens_in,
         tokens_out=last.tokens_out + spent.tokens_out,
         cost_usd=last.cost_usd + spent.cost_usd,

@@ -256,8 +256,9 @@ _CLOSE = text(
     """
 )
 
-# What a model call cost, for each job that it was made for: on its attempt, and in the owner's account of the day. In
-# the order of the accounts, so that two workers that pay for the same owners never wait crosswise.
+# What a model call cost, for each job that it was made for: on its attempt, and in the owner's account of the day. The
+# attempt has the model of its first call: during a re-embedding that is the one that serves. In the order of the
+# accounts, so that two workers that pay for the same owners never wait crosswise.
 _PAYING = """
     given AS (
         SELECT * FROM unnest(CAST(:ids AS uuid[]), CAST(:numbers AS int[]), CAST(:models AS text[]),
@@ -266,7 +267,7 @@ _PAYING = """
              AS one (id, number, model, calls, tokens_in, tokens_out, cost_usd, latency_ms)
     ), counted AS (
         UPDATE aftermind.job_attempts AS attempts
-        SET model = coalesce(given.model, attempts.model), calls = attempts.calls + given.calls,
+        SET model = coalesce(attempts.model, given.model), calls = attempts.calls + given.calls,
             tokens_in = attempts.tokens_in + given.tokens_in, tokens_out = attempts.tokens_out + given.tokens_out,
             cost_usd = attempts.cost_usd + given.cost_usd, latency_ms = attempts.latency_ms + given.latency_ms
         FROM given WHERE attempts.job_id = given.id AND attempts.number = given.number
