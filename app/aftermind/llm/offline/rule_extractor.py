@@ -406,7 +406,7 @@ class _Sentence:
     ) -> Iterator[Assertion]:
         mine = [each for each in self._beliefs if each.predicate == predicate]
         if found and any(not predicates.same_text(each.object, found) for each in mine):
-            return  # "My wife Ines died in 2010" of a user who is married to Eva now
+            return  # "My wife Ines died in 2010", and Eva is the spouse now
         for status in self._grammar.ended_statuses.get(predicate, "").split():
             yield self._end_of("relationship_status", status, match, at, latest)
 
@@ -496,7 +496,7 @@ class _Sentence:
         return dates.find(self._with_english_dates(words), self._turn.occurred_at)
 
     def _has_own_time(self, match: re.Match[str], second: str) -> bool:
-        """Whether the words about a successor have a time that can be its own, beside that of "I left Acme in May"."""
+        """Whether the words about a successor have a time that can be the start, after that of "I left Acme in May"."""
         left, joined = self._period_in(match["was"]), self._period_in(second)
         if left is None or joined is None:
             return joined is not None

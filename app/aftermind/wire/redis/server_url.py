@@ -29,7 +29,7 @@ def parse_url(url: str) -> ServerAddress:
 
 
 def tls_options(address: ServerAddress) -> dict[str, Any]:  # Any: redis-py's keyword arguments
-    """The options of TLS, for kombu too: the server is verified unless the URL says otherwise."""
+    """The options of TLS, for kombu too: the server is verified unless the URL has another option."""
     given = {name: value for name, value in address.items() if name.startswith("ssl_")}
     return {"ssl_cert_reqs": "required", "ssl_check_hostname": True, **given}
 
