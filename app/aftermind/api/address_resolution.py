@@ -199,7 +199,7 @@ def resolve_stack(
     redis: str | None = None,
     replicas: Sequence[str] = (),
 ) -> Addresses:
-    """The embedded stack, with the replicas, broker and Redis that arguments or settings name instead of those of the stack.
+    """The embedded stack, but for the replicas, broker and Redis that arguments or settings name.
 
     Raises `InvalidSettings`.
     """
