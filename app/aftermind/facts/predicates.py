@@ -182,7 +182,7 @@ def excludes(predicate: str, new: str, old: str) -> bool:
 
 # "a good lasagne" is lasagne, "a nice cup of tea" is tea
 _PRAISE = re.compile(
-    r"^an? (?=\w+ \w)(?:(?:really |very )?(?:good|nice|great|proper|decent|lovely) )?"
+    r"^an? (?=\w+ \w)(?:(?:really |very )?(?:good|nice|proper|decent|lovely) )?"
     r"(?:(?:cup|glass|mug|pint|bowl|slice|plate|piece) of )?(?=\w)"
 )
 

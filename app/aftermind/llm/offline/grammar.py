@@ -128,6 +128,7 @@ class Grammar:
     nouns_have_capitals: bool
     sequel: re.Pattern[str]  # at the end of what is before a clause: it is later than the one before it
     main_clause: re.Pattern[str]  # where a clause starts; `joined` by a comma or conjunction, `second` with no subject
+    other_clause: re.Pattern[str]  # where one of something else starts; `relative`: after a comma, up to the next one
     continued: Mapping[
         str, re.Pattern[str]
     ]  # by predicate: a second verb that is about the same fact ("and started there")
@@ -205,6 +206,7 @@ def grammar_of(language: str) -> Grammar:
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
+        other_clause=_pattern(rf"(?P<relative>, (?:{data['relatives']})(?!\w))|,? (?:{data['other_clauses']})(?!\w)"),
         continued={
             name: _pattern(rf"[,;]? \S+ (?:{_expanded(text, macros)})(?![\w'])")
             for names, text in data.get("continued", {}).items()
@@ -287,7 +289,7 @@ def _joined(text: str) -> str:
 
 
 def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles: frozenset[str]) -> re.Pattern[str]:
-    """Where a clause starts: "and I", "and in 2015 I", "and my", ", then I", " I", "and worked", "because"."""
+    """Where a clause of the first person starts: "and I", "and in 2015 I", "and my", ", then I", " I", "and worked"."""
     conjunction = f"[,;]? (?:{_alternation([*_words(data['conjunctions']), data['contrast']])}) "
     subject, possessive = _alternation(first_person - articles), _alternation(first_person & articles)
     joined = (
@@ -295,8 +297,7 @@ def _main_clause(data: Mapping[str, Any], first_person: frozenset[str], articles
     )
     joined = rf"{joined}|[,;]? (?P<second>{_second_clause(data)})"
     aside = rf"[,;]? (?:{data['asides']})(?!\w)"
-    start = rf"(?:(?P<joined>{joined})| (?:{subject})|,? (?:{_joined(data['other_clauses'])}))"
-    return re.compile(rf"(?!{aside}){start}(?![\w'])", re.IGNORECASE)
+    return re.compile(rf"(?!{aside})(?:(?P<joined>{joined})| (?:{subject}))(?![\w'])", re.IGNORECASE)
 
 
 def _second_clause(data: Mapping[str, Any]) -> str:

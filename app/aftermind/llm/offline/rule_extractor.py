@@ -254,7 +254,8 @@ class _Sentence:
         if self._grammar.unreal.search(match.group()[: match.start("o") - match.start()]):
             return
         objects, end = objects_in(match["o"], rule, self._grammar, is_uncased=self._is_uncased)
-        predicates_of_rule = rule.predicate.split()
+        is_kin = rule.predicate == "kin"
+        predicates_of_rule = [self._predicate(rule, match.groupdict())] if is_kin else rule.predicate.split()
         if rule.is_successor and not any(
             self._believed(each, predicates_of_rule) for each in self._names(rule, match["was"])
         ):
@@ -404,8 +405,11 @@ class _Sentence:
     def _ended_statuses(
         self, predicate: str, found: str, match: re.Match[str], at: datetime, latest: datetime | None
     ) -> Iterator[Assertion]:
+        named = set(predicates.folded(found).split())
         mine = [each for each in self._beliefs if each.predicate == predicate]
-        if found and any(not predicates.same_text(each.object, found) for each in mine):
+        mine = [each for each in mine if predicates.same_text(each.subject, self._subject)]
+        others = [each for each in mine if named.isdisjoint(predicates.folded(each.object).split())]
+        if named and others:
             return  # "My wife Ines died in 2010", and Eva is the spouse now
         for status in self._grammar.ended_statuses.get(predicate, "").split():
             yield self._end_of("relationship_status", status, match, at, latest)
@@ -463,7 +467,7 @@ class _Sentence:
         grammar, said_at = self._grammar, self._turn.occurred_at
         start, end = match.start(), len(self._text) - len(rest)
         words = self._clause_around(rule, match, end)
-        if rule.is_successor and self._has_own_time(match, second := words[match.end("was") - match.start() :]):
+        if rule.is_successor and self._has_own_time(match, second := words.partition(match["was"])[2]):
             words = second
         if grammar.ago.search(self._around_object(match)) or grammar.ago.match(rest.lstrip(" ")):
             words = grammar.ago.sub(lambda found: f"{_duration_in_english(grammar, found)} ago", words)
@@ -525,7 +529,19 @@ class _Sentence:
         if self._starts_with_main_clause():
             joined = (found.start() for found in grammar.main_clause.finditer(text, first) if found["joined"])
             first = max((place for place in joined if place < start), default=first)
-        return text[first:stop]
+        return text[first:after] + self._without_other_clauses(text[after:stop], is_present=not (is_past or is_over))
+
+    def _without_other_clauses(self, words: str, *, is_present: bool) -> str:
+        """The words without relative clauses between commas. The times of other clauses date what is past alone: "I
+        moved here because my wife got a job in 2010"."""
+        place = 0
+        while (clause := self._grammar.other_clause.search(words, place)) is not None:
+            comma = words.find(",", clause.end()) if clause["relative"] else -1
+            if comma < 0 and is_present:
+                return words[: clause.start()]
+            place = clause.end() if comma < 0 else clause.start() + 1
+            words = words if comma < 0 else words[: clause.start()] + words[comma:]
+        return words
 
     def _starts_with_main_clause(self) -> bool:
         subject = self._grammar.first_person_word.search(self._text)
