@@ -158,7 +158,9 @@ class Supervisor:
             held = part.status.state is ComponentState.HELD
             if name in self._wanted.held and not held:
                 await part.stop(state=ComponentState.HELD)
+                log.info("%s is held by a command", name)
             elif held and name not in self._wanted.held:
+                log.info("%s is released by a command", name)
                 self._start(part.program)
 
     async def _take_down(self) -> None:

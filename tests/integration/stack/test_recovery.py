@@ -98,6 +98,8 @@ def test_a_held_component_stays_down_until_it_is_released(up: tuple[Stack, Endpo
     stack.release("redis")
     with redis.Redis.from_url(endpoints.redis_url) as client:
         assert client.ping()
+    log = (stack.logs / "supervisor.log").read_text()
+    assert log.index("redis is held by a command") < log.index("redis is released by a command")
 
 
 def test_a_component_that_does_not_exist_is_not_held(up: tuple[Stack, Endpoints]) -> None:
