@@ -354,7 +354,9 @@ def supersede(
     more keeps its score for questions about the rest; one whose facts have no successor loses less, and nothing if the
     question has a past tense ("What was my dog called?"). One with the user's name does not pass its score on where the
     question `names_user` and has no word of what ended. What began after the moment passes its score on
-    likewise, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on.
+    likewise, to what it took the place of. A turn of a `named` fact keeps its score, and passes it on. Turns that have
+    nothing of the question get no more than what they took the place of keeps: they may be about the lesser part of it
+    ("Is my school near where I live?").
     """
     current = [fact for fact in facts if fact.is_valid_at(moment)]
     ended = [fact for fact in facts if fact.valid_to is not None and fact.valid_to <= moment]
@@ -363,6 +365,7 @@ def supersede(
     replaced = {_about(fact) for fact in current if fact.cardinality is Cardinality.SINGLE}
     later = [fact for fact in facts if fact.valid_from and fact.valid_from > moment and _about(fact) in replaced]
     passed_on: dict[FactId, float] = {}
+    kept: dict[FactId, float] = {}  # likewise, of the scores that are left to the statements themselves
     found = []
     for match, turn in _turns(matches):
         stands = [fact for fact in current if turn.id in fact.sources]
@@ -384,11 +387,14 @@ def supersede(
             # Of a predicate with several objects, another one has taken no place: a dog is not a cat that died.
             if _about(fact) in about and _has_one(fact):
                 passed_on[fact.id] = max(passed_on.get(fact.id, 0.0), match.score)
-    least = {
-        source: FOLLOWING * passed_on[fact.id] for fact in current if fact.id in passed_on for source in fact.sources
-    }
+                kept[fact.id] = max(kept.get(fact.id, 0.0), min(score, FOLLOWING * match.score))
+    sources = [(source, fact.id) for fact in current if fact.id in passed_on for source in fact.sources]
+    least = {source: FOLLOWING * passed_on[id_] for source, id_ in sources}
+    unlike = {source: kept[id_] for source, id_ in sources}
     raised = [
-        match if match.superseded_at else replace(match, score=max(match.score, least.get(turn.id, 0.0)))
+        match
+        if match.superseded_at
+        else replace(match, score=max(match.score, (least if match.score > 0 else unlike).get(turn.id, 0.0)))
         for match, turn in _turns(found)
     ]
     return _ranked(raised), passed_on
@@ -503,7 +509,7 @@ def _turns(matches: Sequence[Match]) -> list[tuple[Match, Episode]]:
 
 
 def _ranked(matches: Sequence[Match]) -> list[Match]:
-    ordered = sorted(matches, key=lambda match: -match.score)
+    ordered = sorted(matches, key=lambda match: (-match.score, match.superseded_at is not None))
     return [match if match.rank == rank else replace(match, rank=rank) for rank, match in enumerate(ordered, start=1)]
 
 

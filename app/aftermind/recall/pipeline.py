@@ -624,7 +624,7 @@ class Recall:
         if not sources or run.scored is None or run.scores is None:
             return []
         ids, frame, *_ = run.scored
-        places, _ = match_selection.places(ids, frame, run.scores, min_score=0.0, most=LEAST_CONSIDERED, among=sources)
+        places, _ = match_selection.places(ids, frame, run.scores, min_score=None, most=LEAST_CONSIDERED, among=sources)
         texts = {episode.id: episode for episode in run.pending} | dict(texts)
         unread = [place.id for place in places if place.id not in texts]
         if unread:

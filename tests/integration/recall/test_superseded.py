@@ -1,6 +1,7 @@
 """What was said and is no longer true."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 
@@ -219,6 +220,14 @@ FILLERS = (
 )
 
 
+HOME_ASKED_FOR = (
+    "Where does Nadia live these days?",
+    "Where do I live?",  # "We moved to Antwerp last week." has nothing of it, and scores exactly 0
+    "Where do I live now?",
+    "Where does Nadia live?",
+)
+
+
 @pytest.mark.parametrize("count", [30, 90])
 async def test_what_took_the_place_of_a_statement_is_in_the_block_however_unlikely_by_itself(
     empty: Memory, count: int
@@ -231,9 +240,9 @@ async def test_what_took_the_place_of_a_statement_is_in_the_block_however_unlike
     said = [Message(role="user", content=text, occurred_at=day) for text, day in zip(messages, days, strict=True)]
     await empty.remember(said, user_id="vera", session_id="s")
     await empty.drain(user_id="vera")
-    question, asked = "Where does Nadia live these days?", {"user_id": "vera", "load": ["history"]}
+    asked = {"user_id": "vera", "load": ["history"]}
 
-    for limit in (10, 20, 29):
+    for question, limit in product(HOME_ASKED_FOR, (10, 20, 29)):
         scored = await empty.recall_scored(question, limit=limit, **asked)  # type: ignore[arg-type]
         block = await empty.recall(question, limit=limit, token_budget=500, **asked)  # type: ignore[arg-type]
         explained = await empty.explain(question, limit=limit, token_budget=500, **asked)  # type: ignore[arg-type]
@@ -246,6 +255,26 @@ async def test_what_took_the_place_of_a_statement_is_in_the_block_however_unlike
         left_out = {getattr(each.match.item, "content", "") for each in explained.excluded}
         assert left_out.isdisjoint(texts(block))
         assert messages[count // 2] not in left_out
+
+
+async def test_what_has_nothing_of_a_question_ranks_no_higher_than_what_it_took_the_place_of_keeps(
+    empty: Memory,
+) -> None:
+    """The question has a word of the former job, but is about the home."""
+    said = (
+        ("I live in Bergen.", (2021, 1, 1)),
+        ("I work at Hillside School.", (2022, 1, 1)),
+        ("I started at Northwind last month.", (2024, 2, 1)),
+        ("I moved to Porto because rent got crazy.", (2025, 3, 1)),
+    )
+    await say(empty, *said)
+
+    scored = await empty.recall_scored("Is my school near where I live?", user_id="vera", load=["history"])
+
+    found = {match.item.content: match for match in scored}  # type: ignore[union-attr]
+    job, former_job = found["I started at Northwind last month."], found["I work at Hillside School."]
+    assert scored[0].item.content == "I moved to Porto because rent got crazy."  # type: ignore[union-attr]
+    assert (job.rank, job.score) == (former_job.rank - 1, former_job.score)
 
 
 async def test_a_message_with_a_similar_fact_needs_a_score_that_is_passed_on(empty: Memory) -> None:
