@@ -596,7 +596,7 @@ class Recall:
         await self._apply_feedback(run, route)
         if run.spans_sessions:
             _keep_likely(run, diversify_sessions(run.matches), least=min(query.min_score, NOISE))
-        run.alternatives = await self._read_alternatives(run, route, texts, replace(wanted, ids=()), found)
+        run.alternatives = await self._read_alternatives(run, route, texts, found)
 
     def _decayed(self, run: _Run, matches: list[Match]) -> list[Match]:
         """Newer ones likelier, if a setting asks for it and the question names no period."""
@@ -615,7 +615,7 @@ class Recall:
             run.matches = match_selection.reinforced(run.matches, run.feedback, weight=weight)
 
     async def _read_alternatives(
-        self, run: _Run, route: Route, texts: Mapping[EpisodeId, Episode], wanted: BlockRequest, found: SearchResult
+        self, run: _Run, route: Route, texts: Mapping[EpisodeId, Episode], found: SearchResult
     ) -> list[Match]:
         """Turns that are too unlikely to be matches, but may get the score of one if their fact replaces its fact."""
         matched = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
@@ -628,7 +628,8 @@ class Recall:
         texts = {episode.id: episode for episode in run.pending} | dict(texts)
         unread = [place.id for place in places if place.id not in texts]
         if unread:
-            read = await self._search.brief(route.tx, run.query.scope.owner, replace(wanted, ids=unread), found=found)
+            wanted = BlockRequest(ids=unread, at=run.query.known_at)
+            read = await self._search.brief(route.tx, run.query.scope.owner, wanted, found=found)
             texts |= {episode.id: episode for episode in read.episodes}
         return _matched(run, [place for place in places if place.id in texts], texts)
 

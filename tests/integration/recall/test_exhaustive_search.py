@@ -134,6 +134,29 @@ async def test_nothing_comes_along_that_is_not_asked_for(database: Database, rea
     assert shown == Briefing(episodes=[], facts=[], blocks=[])
 
 
+async def test_more_episodes_of_the_search_are_read_alone(
+    database: Database, reader: PostgresDatabase, trips: list[str]
+) -> None:
+    turn, other = said("We moved"), said("Very nice")
+    await keep(database.url, [turn, other])
+    await _learn(database, [_fact(0)], [turn])
+    found: dict[int, Briefing] = {}
+
+    for whole in (300, 0):
+        search, asked = (
+            PostgresSearch(whole=whole),
+            Search(question=Question.of("moved"), along=BlockRequest(load=KINDS)),
+        )
+        async with reader.transaction(namespace="default", read_only=True) as tx:
+            result = await search.find(tx, ALICE, asked)
+            trips.clear()
+            found[whole] = await search.brief(tx, ALICE, BlockRequest(ids=[other.id]), found=result)
+            assert len(trips) == (0 if whole else 1)
+
+    assert found[300] == found[0]
+    assert [each.content for each in found[300].episodes] == ["Very nice"]
+
+
 def _fact(number: int) -> Fact:
     return Fact(
         id=FactId(new_ids(1)[0]),

@@ -164,19 +164,24 @@ def parameters(wanted: BlockRequest) -> dict[str, Any]:  # Any: as the driver ta
 
 def read(owner: Scope, row: asyncpg.Record, wanted: BlockRequest) -> Briefing:
     """The briefing in a row of `in_columns` and `parts`, which may hold more episodes than are wanted."""
-    scopes = _Scopes(owner)
-    columns = [row[name] or () for name in _COLUMNS]
-    columns = [np.frombuffer(each, dtype=">i8").tolist() if isinstance(each, bytes) else each for each in columns]
-    episodes = {episode[0]: episode for episode in zip(*columns, strict=True)}
-    facts = _rows(row["facts"])
+    scopes, facts = _Scopes(owner), _rows(row["facts"])
     return Briefing(
-        episodes=[_episode(scopes, episodes[id_]) for id_ in wanted.ids if id_ in episodes],
+        episodes=read_episodes(owner, row, wanted.ids),
         facts=[_fact(scopes, each) for each in facts if not each["is_former"]],
         former=[_fact(scopes, each) for each in facts if each["is_former"]],
         blocks=[_block(owner, each) for each in _rows(row["blocks"])],
         summary=None if row["summary"] is None else _summary(scopes, orjson.loads(row["summary"])),
         profile=None if row["profile"] is None else _profile(owner, orjson.loads(row["profile"])),
     )
+
+
+def read_episodes(owner: Scope, row: asyncpg.Record, ids: Sequence[EpisodeId]) -> list[Episode]:
+    """The episodes with these ids in a row of `in_columns`."""
+    scopes = _Scopes(owner)
+    columns = [row[name] or () for name in _COLUMNS]
+    columns = [np.frombuffer(each, dtype=">i8").tolist() if isinstance(each, bytes) else each for each in columns]
+    episodes = {episode[0]: episode for episode in zip(*columns, strict=True)}
+    return [_episode(scopes, episodes[id_]) for id_ in ids if id_ in episodes]
 
 
 def _rows(sent: str | None) -> list[Json]:

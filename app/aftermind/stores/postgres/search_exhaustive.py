@@ -10,7 +10,7 @@ import asyncpg
 
 from aftermind.db.positional_parameters import Positional
 from aftermind.db.row_level_security import ENTERING
-from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read
+from aftermind.stores.postgres.block_query import BELIEVED_SO_FAR, in_columns, parts, read, read_episodes
 from aftermind.stores.postgres.fact_search import FOUND, fact_hits_cte
 from aftermind.stores.postgres.rows import UNEXPIRED
 from aftermind.stores.postgres.scoring_columns import (
@@ -85,7 +85,10 @@ class Held:
 
     def briefing(self, owner: Scope, wanted: BlockRequest) -> Briefing | None:
         """What is wanted of it; None where something else is."""
-        if replace(wanted, ids=(), facts=()) != self.asked:
+        asked = replace(wanted, ids=(), facts=())
+        if asked == BlockRequest(at=self.asked.at):
+            return Briefing(episodes=read_episodes(owner, self.row, wanted.ids))
+        if asked != self.asked:
             return None
         found = read(owner, self.row, wanted)
         return replace(found, facts=worth_showing(found.facts, wanted), former=former_of(found.former, wanted))
