@@ -114,7 +114,8 @@ def test_a_turn_for_another_redis_than_the_embedded_one_is_spooled_for_that_redi
 
 
 @pytest.mark.parametrize(
-    "url", ["redis//:secret@127.0.0.1", "redis:secret@h", "http://:secret@h", "redis://:secret@h:x"]
+    "url",
+    ["redis//:secret@127.0.0.1", "redis:secret@h", "http://:secret@h", "redis://:secret@h:x", "redis://u/secret@h"],
 )
 @pytest.mark.parametrize("name", ["broker_url", "redis_url"])
 @pytest.mark.parametrize("store", [None, "inmemory", "sqlite:bot.db", POSTGRES])
@@ -134,6 +135,13 @@ def test_a_malformed_setting_is_refused_by_its_name_also_where_it_is_not_used(
         ("redis://h/0?virtual_host=x", "virtual_host=x is not the number of a database"),
         ("redis://h?db=x", "db"),
         ("redis://h?unheard_of=1", "unheard_of"),
+        ("redis://h?retry=3", "unknown option 'retry'"),
+        ("redis://h?credential_provider=x", "unknown option 'credential_provider'"),
+        ("redis://h?connection_class=x", "refuses an option"),
+        ("redis://h/abc", "not the number of a database"),
+        ("rediss://h/1/2", "not the number of a database"),
+        ("unix://", "name the path of the socket"),
+        ("redis+socket://?virtual_host=1", "name the path of the socket"),
         ("rediss://h?ssl_cert_reqs=CERT_FOO", "foo"),
         ("REDIS://h", "in lower case"),
         ("Unix:///run/redis.sock", "in lower case"),
@@ -143,6 +151,20 @@ def test_a_malformed_setting_is_refused_by_its_name_also_where_it_is_not_used(
 def test_a_redis_url_that_no_connection_could_use_is_refused(tmp_path: Path, name: str, url: str, why: str) -> None:
     with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=.*{why}"):
         resolve(_settings(tmp_path, **{name: url}), url="inmemory")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:p@h:6380/1?socket_timeout=2&health_check_interval=30&protocol=2&client_name=a&max_connections=9",
+        "rediss://h/?ssl_cert_reqs=none&ssl_check_hostname=false&ssl_ca_certs=/ca.pem",
+        "unix:///run/redis.sock?db=3",
+        "redis+socket:///run/redis.sock?virtual_host=3",
+    ],
+)
+@pytest.mark.parametrize("name", ["broker_url", "redis_url"])
+def test_a_redis_url_may_have_options(tmp_path: Path, name: str, url: str) -> None:
+    resolve(_settings(tmp_path, **{name: url}), url="inmemory")
 
 
 @pytest.mark.parametrize("url", ["AMQP://u:secret@q", "amqp://u:secret@q;AMQP://u:secret@r"])

@@ -1,7 +1,7 @@
 """URLs of a single Redis server: `redis://`, `rediss://` and `unix://`, as redis-py spells them, or as kombu does."""
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool
@@ -9,10 +9,28 @@ from redis.asyncio.connection import parse_url as parse_redis_url
 
 ServerAddress = dict[str, Any]  # Any: keyword arguments of redis-py's connection and pool
 
+# Those that a URL can have the value of: redis-py takes each keyword argument, also `retry`, which is an object.
+_OPTIONS = {
+    *("host", "port", "path", "db", "virtual_host", "username", "password", "protocol", "client_name"),
+    *("socket_timeout", "socket_connect_timeout", "socket_keepalive", "socket_read_size"),
+    *("retry_on_timeout", "health_check_interval", "max_connections", "timeout"),
+    *("ssl_keyfile", "ssl_certfile", "ssl_password", "ssl_ca_certs", "ssl_ca_path", "ssl_ca_data"),
+    *("ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version", "ssl_ciphers"),
+    *("ssl_include_verify_flags", "ssl_exclude_verify_flags"),
+}
+
 
 def parse_url(url: str) -> ServerAddress:
     """Parse and check the URL with all of its options. Raises `ValueError` with the reason."""
-    address: ServerAddress = dict(parse_redis_url(url.replace("redis+socket://", "unix://", 1)))
+    url = url.replace("redis+socket://", "unix://", 1)
+    address: ServerAddress = dict(parse_redis_url(url))
+    if unknown := sorted(address.keys() - _OPTIONS - {"connection_class"}):
+        raise ValueError(f"unknown option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+    if url.startswith("unix:"):
+        if not address.get("path"):
+            raise ValueError("name the path of the socket, as in unix:///run/redis.sock")
+    elif (path := unquote(urlsplit(url).path).strip("/")) and not path.isdecimal():  # redis-py ignores it
+        raise ValueError("its path is not the number of a database")  # without it: it may have a part of the password
     if "virtual_host" in address:  # kombu's `db`
         database = str(address.pop("virtual_host")).strip("/") or "0"
         if not database.isdecimal():
