@@ -195,9 +195,11 @@ async def _without_present(
     for _, of_owner in groupby(turns, key=lambda turn: (turn.namespace, turn.user_id)):
         same_owner = list(of_owner)
         found = await _exported_episodes(memory, same_owner)
+        added = await _exported_episodes(memory, same_owner, as_missing=True)
         for turn in same_owner:
             here = _present_ids(turn, found)
-            missing += _missing_parts(turn, here) if here else [turn]
+            is_in_parts = here or _present_ids(turn, added)
+            missing += _missing_parts(turn, here) if is_in_parts else [turn]
             present |= here
             if here:
                 done.queued += len(here) == len(turn.messages)
@@ -207,16 +209,23 @@ async def _without_present(
     return missing, present
 
 
-async def _exported_episodes(memory: Memory, turns: Sequence[FileTurn]) -> dict[str, Episode]:
-    """Episodes of the owner of these turns by their ids in the export; none for other formats."""
-    ids = dict[UUID, str]()
-    for text in (each for turn in turns for each in turn.exported_ids):
-        with suppress(ValueError):  # any file may have the name
-            ids[UUID(text)] = text
+async def _exported_episodes(
+    memory: Memory, turns: Sequence[FileTurn], *, as_missing: bool = False
+) -> dict[str, Episode]:
+    """Episodes of the owner of these turns by their ids in the export; none for other formats.
+
+    Those under the ids themselves, or, `as_missing`, those that an earlier command added: see `_missing_parts`.
+    """
+    ids = dict[EpisodeId, str]()
+    owner = {"namespace": turns[0].namespace, "user_id": turns[0].user_id}
     found: dict[str, Episode] = {}
-    wanted, owner = [*map(EpisodeId, ids)], {"namespace": turns[0].namespace, "user_id": turns[0].user_id}
-    for start in range(0, len(wanted), MAX_IDS):
-        with suppress(errors.InvalidInput):  # reported when the turn is handed over
+    with suppress(errors.InvalidInput):  # reported when the turn is handed over
+        scope = Scope(namespace=turns[0].namespace or memory.namespace, user_id=turns[0].user_id)
+        for text in (each for turn in turns for each in turn.exported_ids):
+            with suppress(ValueError):  # any file may have the name
+                ids[keyed_ids(scope, _key_of_missing(text), 1)[1][0] if as_missing else EpisodeId(UUID(text))] = text
+        wanted = list(ids)
+        for start in range(0, len(wanted), MAX_IDS):
             episodes = await memory.get(*wanted[start : start + MAX_IDS], **owner)
             found |= {ids[each.id]: each for each in episodes if each is not None}
     return found
@@ -238,10 +247,14 @@ def _present_ids(turn: FileTurn, found: Mapping[str, Episode]) -> dict[str, Epis
 def _missing_parts(turn: FileTurn, here: Collection[str]) -> list[FileTurn]:
     """Each message that is not here as a turn, so that its key does not depend on which others are missing."""
     return [
-        replace(turn, key=f"exported {id_}", messages=(message,), exported_ids=(id_,))
+        replace(turn, key=_key_of_missing(id_), messages=(message,), exported_ids=(id_,))
         for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
         if id_ not in here
     ]
+
+
+def _key_of_missing(exported_id: str) -> str:
+    return f"exported {exported_id}"
 
 
 def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:

@@ -313,6 +313,25 @@ async def test_an_export_adds_only_the_messages_that_a_store_lacks(tmp_path: Pat
     assert (forgotten.messages, forgotten.known) == (5, 0)
 
 
+async def test_a_message_that_an_export_added_is_not_added_again_when_the_rest_of_its_turn_is_lost(
+    tmp_path: Path,
+) -> None:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="off") as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        path = await exported(memory, "nadia", tmp_path / "nadia.json")
+        read = list(importers.read(path))
+        counts, there = [], []
+        for lost in talk.episode_ids:
+            await memory.forget(ids=[lost], user_id="nadia")
+            done = [await ingest.play(memory, read) for _ in range(2)]
+            counts.append([(each.messages, each.known) for each in done])
+            there.append(sorted(await contents(memory, user_id="nadia")))
+
+    assert counts == [[(2, 1), (2, 2)]] * 2
+    assert there == [["I live in Oslo.", "Noted."]] * 2
+
+
 async def test_a_message_of_the_same_id_and_another_content_is_added(tmp_path: Path) -> None:
     async with Memory("inmemory", embedder="hash", extractor="off") as memory:
         await memory.remember("I like tea.", user_id="nadia", session_id="s")
