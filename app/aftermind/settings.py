@@ -352,7 +352,7 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr | None = Field(
         None,
-        description="Celery's broker: `redis://`, `unix://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. A Redis that is only the broker may be of any version. None: `redis_url`, else the embedded stack's Redis; stores without Postgres run jobs without Celery.",
+        description="Celery's broker: `redis://`, `unix://`, `sentinel://h1,h2,h3/service`, or `amqp://` (several URLs separated by `;`); no Redis Cluster. A Redis that is only the broker may be of any version that Celery supports, but the users of `aftermind redis-acl` need Redis 7 or Valkey there, too. None: `redis_url`, else the embedded stack's Redis; stores without Postgres run jobs without Celery.",
     )
     redis_url: SecretStr | None = Field(
         None,
