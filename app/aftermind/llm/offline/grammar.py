@@ -119,6 +119,7 @@ class Grammar:
     reported: re.Pattern[str]
     questions: re.Pattern[str]
     ended: re.Pattern[str]
+    lessened: re.Pattern[str]  # behind an object that has not ended: "I don't speak Dutch much anymore"
     stops: re.Pattern[str]
     elisions: tuple[Elision, ...]
     relative: re.Pattern[str]
@@ -204,6 +205,7 @@ def grammar_of(language: str) -> Grammar:
         ),
         stops=_stops(f"{data['stops']}|{_second_clause(data)}"),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
+        lessened=_pattern(data.get("lessened", "(?!)")),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
         other_clause=_pattern(rf"(?P<relative>, (?:{data['relatives']})(?!\w))|,? (?:{data['other_clauses']})(?!\w)"),

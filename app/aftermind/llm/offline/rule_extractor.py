@@ -271,6 +271,8 @@ class _Sentence:
         is_inner = match.end("o") < match.end()  # more words of the form follow: the object must reach to them
         if not objects or (rule.is_closed and not self._is_closed(rest)) or (is_inner and match["o"][end:].strip(" ,")):
             return
+        if rule.effect in (FormEffect.END, FormEffect.NOT) and self._grammar.lessened.match(rest):
+            return
         objects = [each.strip(" .,'…") for each in objects]
         self._taken.append((match.start(), match.start("o") + max(end, 1), rule.predicate))
         groups = match.groupdict()
