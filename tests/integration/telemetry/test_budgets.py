@@ -85,5 +85,5 @@ async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
     "budgets", [{"acme": {"euros": 1}}, {"acme": {"usd_per_day": -1}}, {"a*b": {"usd_per_day": 1}}, {"acme": 3}]
 )
 def test_a_budget_that_cannot_be_is_refused(budgets: Any) -> None:  # Any: as a user may give it
-    with pytest.raises(errors.InvalidSettings, match="NAMESPACE_BUDGETS"):
+    with pytest.raises(errors.InvalidSettings, match=r"(?i)^(?:AFTERMIND_)?NAMESPACE_BUDGETS="):
         Settings(namespace_budgets=budgets)
