@@ -35,7 +35,7 @@ class NumberedModel(Server):
         super().__init__()
         self.script.silence_seconds = SILENCE
         self._mended = False
-        self.app.routes.append(Route("/mend", self.mend, methods=["POST"]))
+        self.app.routes.insert(0, Route("/mend", self.mend, methods=["POST"]))  # before the route of any path
 
     async def mend(self, request: Request) -> Response:
         """From now on the poisoned turns are answered too, and no fault is drawn."""
