@@ -32,8 +32,8 @@ async def test_what_is_believed_at_each_moment_is_what_a_careful_reader_would_be
 
     async with learning(shared_database, servers.redis_url, tmp_path, provider) as learnt:
         for number, session in enumerate(story.sessions):
-            for told in session:
-                await learnt.memory.remember(told.message, user_id=user, session_id=f"s{number}")
+            for turn in session:
+                await learnt.memory.remember(turn.message, user_id=user, session_id=f"s{number}")
             await learnt.settle()
 
         for belief in story.beliefs:
