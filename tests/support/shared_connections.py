@@ -16,16 +16,24 @@ class _SharedConnections:
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
         self._free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+        # asyncio drops its reference to the task of a connection that is lost. The garbage collector would then end the
+        # task before the answer of the server is read, and the next request would get that answer.
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def run(self, opened: "Future[str]", ended: asyncio.Event) -> None:
         for _ in range(CONNECTIONS):
             self._free.put_nowait(await asyncio.open_connection(self._host, self._port))
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._start, "127.0.0.1", 0)
         opened.set_result(":".join(map(str, server.sockets[0].getsockname())))
         await ended.wait()
         server.close()
         while not self._free.empty():
             self._free.get_nowait()[1].close()
+
+    def _start(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
