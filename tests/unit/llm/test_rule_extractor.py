@@ -40,6 +40,9 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
 
 
 LEFT_ACME = [f"~{each} Acme <2024-06-12" for each in ("lives_in", "works_at", "attends")]
+IMEC = ["works_at Imec", "has_job data engineer"]
+MERCY = ["works_at Mercy Hospital", "has_job nurse"]
+NUTS = ["peanuts", "mostly all tree nuts"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +176,33 @@ LEFT_ACME = [f"~{each} Acme <2024-06-12" for each in ("lives_in", "works_at", "a
         ("Me casé con Ana, que es médica, en 2015.", ["spouse Ana >2015-01-01"]),
         ("Je travaille chez Acme, où travaille mon père, depuis 2015.", ["works_at Acme >2015-01-01"]),
         ("Ich wohne in Rom, der Hauptstadt, seit 2010.", ["lives_in Rom >2010-01-01"]),
-        ("I moved to Oslo because my wife got a job there in 2010.", ["lives_in Oslo >2010-01-01"]),
+        ("I moved to Oslo because my wife got a job there in 2010.", ["lives_in Oslo"]),
+        ("I joined Acme, which was founded in 1990.", ["works_at Acme"]),
+        ("I married Ana, whose father died in 2010.", ["spouse Ana"]),
+        ("I adopted a dog called Rex, who was born in 2015.", ["has_pet Rex"]),
+        ("I lived in Rome and she moved to Oslo in 2010.", ["lives_in Rome <2024-06-12"]),
+        ("Trabajé en Seat, que se fundó en 1950.", ["works_at Seat <2024-06-12"]),
+        ("J'ai déménagé à Gand parce que mes parents y habitaient en 1990.", ["lives_in Gand"]),
+        ("I started at Imec today as a data engineer.", [f"{each} >2024-06-12" for each in IMEC]),
+        ("I started today at Imec as a data engineer.", [f"{each} >2024-06-12" for each in IMEC]),
+        ("I joined Imec in August 2023 as a data engineer.", [f"{each} >2023-08-01" for each in IMEC]),
+        ("I started as a data engineer at Imec and love it.", IMEC),
+        ("I've started as a nurse at Mercy Hospital in May.", [f"{each} >2024-05-01" for each in MERCY]),
+        ("I started at Lidl as a cashier when I was 16.", []),
+        ("I joined Greenpeace as a member.", ["works_at Greenpeace"]),
+        ("I work at Acme and started as a DJ there last year.", ["works_at Acme >2023-01-01"]),
+        ("I work at Acme and started as a DJ last year.", ["works_at Acme", "has_job DJ >2023-01-01"]),
+        ("I used to work at Acme and started in 2010.", ["works_at Acme <2024-06-12"]),
+        ("I no longer work at Acme and started a bakery in 2020.", ["works_at Acme <2024-06-12"]),
+        ("I no longer work at Acme much to my relief.", ["works_at Acme <2024-06-12"]),
+        ("I became a flight attendant.", ["has_job flight attendant"]),
+        ("I became a vegan chef.", ["has_job vegan chef", "diet vegan"]),
+        ("I became a US citizen in 2020.", []),
+        ("I'm allergic to peanuts and mostly all tree nuts.", [f"allergic_to {each}" for each in NUTS]),
+        ("My favorite movie is Love Actually.", ["favorite_movie Love Actually"]),
+        ("I have a brother who has a wife and two sons called Leo and Max.", []),
+        ("I have a sister and she has a dog and two cats called Olive and Plum.", []),
+        ("I have a house, and my neighbour has a garden and two dogs called Max and Ben.", []),
         ("I work at Acme and started working there in 2015.", ["works_at Acme >2015-01-01"]),
         ("I work at Acme and started this blog in 2015.", ["works_at Acme"]),
         ("I work at Acme and joined in 2019.", ["works_at Acme >2019-01-01"]),
@@ -971,7 +1000,7 @@ BELIEVED = (
             ["spouse Tom Miller <2024-06-12", "~relationship_status married <2024-06-12"],
         ),
         ("My cat Miso died because she was old.", ["has_pet Miso <2024-06-12"]),
-        ("I quit Google because they cut my pay last month.", ["works_at Google <2024-05-01"]),
+        ("I quit Google because they cut my pay last month.", ["works_at Google <2024-06-12"]),
         ("Mein Bruder Tom ist gestorben.", ["has_sibling Tom <2024-06-12"]),
         ("My wife Ines died in 2010.", ["spouse Ines <2010-01-01"]),  # Tom is the spouse now
         ("Eva and I broke up last week.", ["has_partner Eva <2024-06-03", "~relationship_status engaged <2024-06-03"]),
@@ -1021,6 +1050,13 @@ def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[st
     beliefs = [Belief("user", *each) for each in BELIEVED]
 
     assert statements(sentence, beliefs) == expected
+
+
+def test_the_death_of_a_namesake_ends_no_marriage() -> None:
+    beliefs = [Belief("user", "spouse", "Eva Miller")]
+
+    assert statements("My wife Ines Miller died in 2010.", beliefs) == ["spouse Ines Miller <2010-01-01"]
+    assert "~relationship_status married <2010-01-01" in statements("My wife Eva died in 2010.", beliefs)
 
 
 def test_a_correction_of_another_speaker_states_nothing() -> None:

@@ -408,10 +408,14 @@ class _Sentence:
         self, predicate: str, found: str, match: re.Match[str], at: datetime, latest: datetime | None
     ) -> Iterator[Assertion]:
         named = set(predicates.folded(found).split())
+
+        def is_other(object_: str) -> bool:
+            words = set(predicates.folded(object_).split())
+            return not (named <= words or words <= named)
+
         mine = [each for each in self._beliefs if each.predicate == predicate]
         mine = [each for each in mine if predicates.same_text(each.subject, self._subject)]
-        others = [each for each in mine if named.isdisjoint(predicates.folded(each.object).split())]
-        if named and others:
+        if any(is_other(each.object) for each in mine):
             return  # "My wife Ines died in 2010", and Eva is the spouse now
         for status in self._grammar.ended_statuses.get(predicate, "").split():
             yield self._end_of("relationship_status", status, match, at, latest)
@@ -531,18 +535,18 @@ class _Sentence:
         if self._starts_with_main_clause():
             joined = (found.start() for found in grammar.main_clause.finditer(text, first) if found["joined"])
             first = max((place for place in joined if place < start), default=first)
-        return text[first:after] + self._without_other_clauses(text[after:stop], is_present=not (is_past or is_over))
+        return text[first:after] + self._without_other_clauses(text[after:stop])
 
-    def _without_other_clauses(self, words: str, *, is_present: bool) -> str:
-        """The words without relative clauses between commas. The times of other clauses date what is past alone: "I
-        moved here because my wife got a job in 2010"."""
+    def _without_other_clauses(self, words: str) -> str:
+        """The words without other clauses, whose times are not of the part; after a relative clause between commas the
+        part goes on: "I moved to Paris, where my sister lives, in 2018"."""
         place = 0
         while (clause := self._grammar.other_clause.search(words, place)) is not None:
             comma = words.find(",", clause.end()) if clause["relative"] else -1
-            if comma < 0 and is_present:
+            if comma < 0:
                 return words[: clause.start()]
-            place = clause.end() if comma < 0 else clause.start() + 1
-            words = words if comma < 0 else words[: clause.start()] + words[comma:]
+            place = clause.start() + 1
+            words = words[: clause.start()] + words[comma:]
         return words
 
     def _starts_with_main_clause(self) -> bool:
