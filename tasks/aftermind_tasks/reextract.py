@@ -17,9 +17,9 @@ from aftermind.ledger.replay_overrides import check_options, has_options
 from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, Extractor
 from aftermind.llm.rate_limit_and_circuit_breaker import unreported
-from aftermind.recall import render
 from aftermind.stores.protocol import ExtractionOutcome, MiningOutcome
 from aftermind.types import Episode, JobId, JobKind, JobState, Json, Lease, Scope
+from aftermind.types.fact import period
 from aftermind_tasks import extraction_call
 from aftermind_tasks.job_outcome_types import Done, Outcome
 from aftermind_tasks.runtime import Runtime
@@ -166,7 +166,7 @@ async def _change_payload(runtime: Runtime, tx: Transaction, owner: Scope, chang
     superseded = [fact for fact in found if fact is not None]
     both = {fact.text for fact in changes.added} & {fact.text for fact in superseded}  # only the times change
     return {
-        name: [f"{fact.text}{render.period(fact)}" if fact.text in both else fact.text for fact in facts]
+        name: [f"{fact.text}{period(fact)}" if fact.text in both else fact.text for fact in facts]
         for name, facts in (("added", changes.added), ("superseded", superseded))
     }
 

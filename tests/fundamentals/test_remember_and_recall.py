@@ -208,6 +208,17 @@ async def test_a_notebook_shows_a_block_as_a_table_and_runs_no_content(memory: M
     assert all(len(repr(each)) < 250 for each in (block, *block.matches, *(match.item for match in block.matches)))
 
 
+async def test_a_notebook_shows_what_has_ended(memory: Memory, user: str) -> None:
+    await (await memory.remember("I live in Ghent.", user_id=user, session_id="s1")).extracted(timeout=180)
+    await (await memory.remember("I moved to Leuven.", user_id=user, session_id="s1")).extracted(timeout=180)
+
+    html = (await memory.recall("Where did I live before Leuven?", user_id=user))._repr_html_()
+
+    assert "user: I live in Ghent. (superseded 20" in html
+    assert re.search(r"user lives in Ghent \(since [\d-]+, until [\d-]+\)", html)
+    assert re.search(r"user lives in Leuven \(since [\d-]+\)", html)
+
+
 async def test_sessions_are_listed_the_latest_first(memory: Memory, user: str) -> None:
     for session in ("first", "second"):
         await (await memory.remember("Hello", user_id=user, session_id=session)).stored(timeout=180)

@@ -20,7 +20,7 @@ from aftermind.events.types import MemoryEvent
 from aftermind.facts.graph import FactGraph
 from aftermind.memory import Memory
 from aftermind.recall import RecallMode, RecallOptions
-from aftermind.recall.render import period, trait_text
+from aftermind.recall.render import trait_text
 from aftermind.settings import Settings
 from aftermind.types import (
     Block,
@@ -35,7 +35,9 @@ from aftermind.types import (
     Summary,
 )
 from aftermind.types.audit import Action
+from aftermind.types.fact import period
 from aftermind.types.job_admin import JobPause
+from aftermind.types.recall_results import superseded_note
 
 TIME = "24h, 7d, 2026-01, 2026-01-31 or 2026-01-31T12:00 (UTC)"
 KnownAt = Annotated[
@@ -402,8 +404,7 @@ def line(event: MemoryEvent) -> str:
 def _described(match: Match) -> tuple[str, str, str]:
     item = match.item
     if isinstance(item, Episode):
-        ended = f" (superseded {match.superseded_at:%Y-%m-%d})" if match.superseded_at else ""
-        return terminal.when(item.occurred_at), item.name or str(item.role), item.content + ended
+        return terminal.when(item.occurred_at), item.name or str(item.role), item.content + superseded_note(match)
     if isinstance(item, Fact):
         ended = period(item) if item.valid_to else ""
         return terminal.when(item.valid_from) if item.valid_from else "", "fact", item.text + ended

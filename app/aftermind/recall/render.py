@@ -26,6 +26,7 @@ from aftermind.types import (
     Role,
     Summary,
 )
+from aftermind.types.fact import period
 
 Item = Episode | Fact | Summary | Block
 
@@ -203,13 +204,6 @@ def _speaker(role: Role, given: str | None) -> tuple[str, str]:
 
 def _is_plain(episode: Episode, marks: str) -> bool:
     return not marks and episode.mark is None
-
-
-def period(fact: Fact) -> str:
-    """The start and end of a fact in brackets; empty if it has neither."""
-    since = [] if fact.valid_from is None else [f"since {_day(fact.valid_from)}"]
-    until = [] if fact.valid_to is None else [f"until {_day(fact.valid_to)}"]
-    return f" ({', '.join([*since, *until])})" if since or until else ""
 
 
 def _speakable(name: str) -> str:

@@ -76,3 +76,10 @@ class Fact:
     def text(self) -> str:
         """The fact as a short sentence, for ranking and rendering."""
         return f"{self.subject} {self.predicate.replace('_', ' ')} {self.object}"
+
+
+def period(fact: Fact) -> str:
+    """The start and end of a fact in brackets, after a space; empty if it has neither."""
+    since = [] if fact.valid_from is None else [f"since {fact.valid_from.date()}"]
+    until = [] if fact.valid_to is None else [f"until {fact.valid_to.date()}"]
+    return f" ({', '.join([*since, *until])})" if since or until else ""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from html import escape
 
 from aftermind.types.blocks_summaries_profiles import Block, Profile, Summary
-from aftermind.types.fact import Fact
+from aftermind.types.fact import Fact, period
 from aftermind.types.message import Episode, shorten
 from aftermind.types.scope import EpisodeId, FactId, RecallId
 
@@ -178,7 +178,7 @@ def _table(matches: Sequence[Match], reasons: Sequence[ExclusionReason] = ()) ->
     """Matches for a notebook, with the reasons of excluded ones. Every text is escaped: it is content of users."""
     heads = ["Rank", "Score", "Kind", *(["Not in the block because"] if reasons else []), "Text"]
     rows = [
-        [str(each.rank), f"{each.score:.2f}", type(each.item).__name__, *reason, escape(_text(each.item))]
+        [str(each.rank), f"{each.score:.2f}", type(each.item).__name__, *reason, escape(_text(each))]
         for each, *reason in zip(matches, *([reasons] if reasons else []), strict=True)
     ]
     cells = "".join(
@@ -187,7 +187,15 @@ def _table(matches: Sequence[Match], reasons: Sequence[ExclusionReason] = ()) ->
     return f"<table><tr><th>{'</th><th>'.join(heads)}</th></tr>{cells}</table>"
 
 
-def _text(item: Episode | Fact | Summary | Block) -> str:
+def superseded_note(match: Match) -> str:
+    """When what it states ceased to be true, in brackets after a space; empty if it is still so."""
+    return "" if match.superseded_at is None else f" (superseded {match.superseded_at.date()})"
+
+
+def _text(match: Match) -> str:
+    item = match.item
     if isinstance(item, Episode):
-        return shorten(f"{item.role}: {item.content}", characters=300)
+        return shorten(f"{item.role}: {item.content}", characters=300) + superseded_note(match)
+    if isinstance(item, Fact):
+        return shorten(item.text, characters=300) + period(item)
     return shorten(item.content if isinstance(item, Block) else item.text, characters=300)
