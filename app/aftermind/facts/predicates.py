@@ -96,7 +96,7 @@ _QUESTION_WORDS: Mapping[str, str] = {
     "has_job": "work occupation profession career Beruf arbeite arbeitest trabajo trabajas profesión "
     "métier travaille travailles",
     "likes": "mag magst liebe gusta gustan encanta aime aimes",
-    "dislikes": "mag magst hasse gusta gustan odio aime déteste",
+    "dislikes": "hate mag magst hasse gusta gustan odio aime déteste",
     "diet": "Ernährung esse dieta",
     "allergic_to": "allergy allergies "
     "allergisch Allergie Allergien alérgico alérgica alergia alergias allergique allergies",
@@ -117,6 +117,10 @@ _KIN_WORDS: Mapping[str, str] = {
     "has_parent": "mother father mom mum dad",
     "has_child": "son daughter kid",
 }
+
+RELATION_WORDS = frozenset(
+    word.casefold() for words in (*_QUESTION_WORDS.values(), *_KIN_WORDS.values()) for word in words.split()
+)
 
 # The predicate that each ends for the same object: to dislike tea ends to like it.
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
-from aftermind.facts.predicates import EXCLUSIVE, folded, relation_text, searched_text
+from aftermind.facts.predicates import EXCLUSIVE, OPPOSITES, RELATION_WORDS, folded, relation_text, searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -65,6 +65,9 @@ _ABOUT_END = re.compile(
 )
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
 _ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE)
+_NOT_LIKED = re.compile(
+    r"(?:n['\u2019]t|\b(?:not|cannot|dont|never))(?: \w+){0,2}? (?:like|love|enjoy|prefer)\b", re.IGNORECASE
+)
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -254,15 +257,18 @@ def score_facts(
     newest first.
 
     Other facts have a small value: a block may have space for them. `passed_on` are scores of turns that they replace.
-    "Where do I live?" is about the user's home, however certain a sister's is.
+    "Where do I live?" is about the user's home, however certain a sister's is; "What don't I like?" is about dislikes.
     """
     turns = _turns(matches)
+    is_negated = _NOT_LIKED.search(question) is not None
     scores = {turn.id: match.score for match, turn in turns}
     related = _related_shares(facts, [turn for _, turn in turns], words)
     found: list[Match] = []
     newest_first = sorted(facts, key=lambda fact: fact.id, reverse=True)  # stores have other orders
     for fact in sorted(newest_first, key=lambda fact: fact.subject != USER):
         share = max(shares.get(fact.id, 0.0), related.get(fact.id, 0.0))
+        if is_negated and fact.predicate in OPPOSITES:
+            share = words.share(searched_text(replace(fact, predicate=OPPOSITES[fact.predicate])))
         best = max((scores.get(each, 0.0) for each in fact.sources), default=0.0)
         score = max(fact_value(share, fact.confidence, best), passed_on.get(fact.id, 0.0) * sureness(fact.confidence))
         found.append(Match(item=fact, score=score, lexical_score=share))
@@ -333,7 +339,7 @@ def alternative_sources(facts: Sequence[Fact], ids: Collection[EpisodeId]) -> se
     exclusive = [fact for fact in facts if _has_one(fact)]
     about = {_about(fact) for fact in exclusive if not frozenset(fact.sources).isdisjoint(ids)}
     former = {_about(fact) for fact in exclusive if fact.valid_to is not None}
-    return {each for fact in exclusive if _about(fact) in about & former for each in fact.sources}.difference(ids)
+    return {each for fact in exclusive if _about(fact) in about & former for each in fact.sources}
 
 
 def supersede(
@@ -532,8 +538,12 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 
 def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> bool:
     """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
-    an answer about breakfast after the user has moved.
+    an answer about breakfast after the user has moved. Likewise about another relation: "I live in Minsk with my wife".
     """
+    if not any(words.share(searched_text(fact)) for fact in ends):
+        relations = RELATION_WORDS.intersection(tokens(turn.content[:READ_CHARACTERS]))
+        if words.share(" ".join(relations)):
+            return True
     naming, others = _sentences_with(ends, turn)
     if not naming or not others:
         return False

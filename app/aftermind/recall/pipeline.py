@@ -618,9 +618,10 @@ class Recall:
         self, run: _Run, route: Route, texts: Mapping[EpisodeId, Episode], found: SearchResult
     ) -> list[Match]:
         """Turns that are too unlikely to be matches, but may get the score of one if their fact replaces its fact."""
-        matched = {match.item.id for match in run.matches if isinstance(match.item, Episode)}
+        matched = {match.item.id: match.score for match in run.matches if isinstance(match.item, Episode)}
         facts = [*run.briefing.facts, *run.briefing.former]
-        sources = match_selection.alternative_sources(facts, matched)
+        likely = [id_ for id_, score in matched.items() if score >= NOISE]
+        sources = match_selection.alternative_sources(facts, likely).difference(matched)
         if not sources or run.scored is None or run.scores is None:
             return []
         ids, frame, *_ = run.scored

@@ -191,6 +191,10 @@ async def test_a_message_that_shares_no_word_with_the_question_follows_its_fact(
         ("Who lives in Faro?", "Ines lives in Faro"),
         ("Where does my sister live?", "Ines lives in Faro"),
         ("What is my sister's name?", "user has sibling Ines"),
+        ("What do I like?", "user likes tea"),
+        ("What do I not like?", "user dislikes coriander"),
+        ("What don't I like?", "user dislikes coriander"),
+        ("What do I hate?", "user dislikes coriander"),
     ],
 )
 async def test_a_question_has_the_fact_of_its_subject_first(question: str, first: str) -> None:
@@ -199,6 +203,8 @@ async def test_a_question_has_the_fact_of_its_subject_first(question: str, first
             "I live in Porto and I work at Acme.",
             "My sister Ines is coming over.",
             "My brother Tom is coming, too.",
+            "I can't stand coriander.",
+            "I like tea.",
         ):
             await (await memory.remember(content, user_id="ann")).extracted(timeout=30)
         await memory.facts.add("Tom", "lives_in", "Lyon", user_id="ann")

@@ -39,6 +39,41 @@ async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_r
     assert "superseded=" not in block.text
 
 
+async def test_a_turn_keeps_its_place_for_a_question_about_another_relation_in_it() -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for text in ("I live in Ghent with my husband Jonas.", "I moved to Antwerp."):
+            await (await memory.remember(text, user_id="ann", session_id="s1")).extracted(timeout=30)
+        husband = await memory.recall("Who is my husband?", user_id="ann")
+        home = await memory.recall("Where do I live?", user_id="ann")
+
+    assert texts(husband)[0] == "I live in Ghent with my husband Jonas."
+    assert husband.matches[0].superseded_at is None
+    assert next(each for each in home.matches if "Jonas" in getattr(each.item, "content", "")).superseded_at
+
+
+async def test_what_took_the_place_of_a_statement_is_left_out_where_that_is_unlike_the_question() -> None:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for number, text in enumerate(
+            (
+                "I live in Ghent with my husband Jonas.",
+                "I work at Acme.",
+                "I have a cat called Miso.",
+                "I like hiking.",
+                "The weather is nice in Lisbon today.",
+                "I now work at Globex.",
+                "We moved to Antwerp last week.",
+            )
+        ):
+            message = Message.user(text, occurred_at=datetime(2024, 1, 5, tzinfo=UTC) + timedelta(days=60 * number))
+            await memory.remember([message], user_id="ann", session_id=f"s{number}")
+        await memory.drain(user_id="ann")
+        lisbon = await memory.recall("What do you know about Lisbon?", user_id="ann")
+        home = await memory.recall("Where do I live?", user_id="ann")
+
+    assert "We moved to Antwerp last week." not in texts(lisbon)
+    assert "We moved to Antwerp last week." in texts(home)
+
+
 async def test_a_marked_turn_is_recognised_as_one_that_the_model_is_shown_anyway(memory: Memory) -> None:
     block = await memory.recall("Where does Alice live?", user_id="alice", token_budget=300)
     shown = [each.item for each in block.matches if isinstance(each.item, Episode) and each.superseded_at is not None]
