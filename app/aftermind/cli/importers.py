@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,8 @@ def read_bytes(path: Path, data: bytes, *, user: str | None = None, session: str
     for found in turns:
         if isinstance(found, FileTurn):
             seen[found.key] += 1
-            if seen[found.key] > 1:  # a text that occurs twice in one file is stored twice
+            # A text that occurs twice in one file is stored twice; an exported message has an id, and is one message.
+            if seen[found.key] > 1 and not found.exported_ids:
                 found = replace(found, key=f"{found.key}#{seen[found.key]}")
         yield found
 
@@ -167,8 +168,8 @@ def _is_export(found: Mapping[str, Any]) -> bool:  # Any: JSON
 
 
 def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
-    """The conversations of an export of a user: one for each run of messages with the same session, agent, `save` and
-    mark.
+    """The conversations of an export of a user: one for each turn. Its messages have the same session, agent, `save`,
+    mark and time of the call, so its key does not change with the messages before and after it.
 
     What the user wrote in groups is left out: it belongs to the groups. So are messages that have expired.
     """
@@ -176,15 +177,15 @@ def _exported(export: Mapping[str, Any]) -> list[Any]:  # Any: JSON
     own = [each for each in export["episodes"] if _is_exported(each, owner.get("user_id"))]
     return [
         {
-            "id": f"export {each[0].get('id')}",
+            "id": _exported_name(each[0].get("id")),
             **{name: each[0]["scope"].get(name) for name in ("user_id", "session_id", "agent_id")},
             "namespace": owner.get("namespace"),
             "save": _saved(each[0]),
             "undone": _is_undone(each[0]),
             "messages": [_exported_message(one) for one in each],
-            "exported_ids": [str(one.get("id")) for one in each],
+            "exported_ids": [one.get("id") for one in each],
         }
-        for each in (list(run) for _, run in groupby(own, key=_run_key))
+        for each in (list(turn) for _, turn in groupby(own, key=_turn_of))
     ]
 
 
@@ -231,8 +232,8 @@ def _is_exported(episode: Any, user: Any) -> bool:  # Any: JSON
         return True
 
 
-def _run_key(episode: Mapping[str, Any]) -> Any:  # Any: JSON
-    return episode["scope"], _saved(episode), _is_undone(episode)
+def _turn_of(episode: Mapping[str, Any]) -> Any:  # Any: JSON
+    return episode["scope"], _saved(episode), _is_undone(episode), episode.get("remembered_at")
 
 
 def _is_undone(episode: Mapping[str, Any]) -> bool:  # Any: JSON
@@ -321,14 +322,14 @@ def _conversation(
     if not isinstance(metadata, dict):
         raise UnreadableConversation("metadata is a JSON object")
     dated = [_dated(message, _later(at, index), metadata) for index, message in enumerate(messages)]
-    turns = _exchanges(dated)
+    given = found.get("exported_ids")  # any file may have the name
+    is_exported = isinstance(given, list) and [type(each) for each in given] == [str] * len(messages)
+    turns = [dated] if is_exported else _exchanges(dated)
     agent, space, save = _label(found, "agent_id", None), _label(found, "namespace", None), found.get("save")
     if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
-    given = found.get("exported_ids")  # any file may have the name
-    ids = iter(given if isinstance(given, list) else ())
-    if not isinstance(given, list):  # what was exported without a session had none
+    if not is_exported:  # what was exported without a session had none
         session = session or f"ingest-{_digest(turns[0])[:16]}"
     return [
         FileTurn(
@@ -341,7 +342,7 @@ def _conversation(
             save=None if save is None else tuple(save),
             namespace=space,
             undone=found.get("undone") is True,
-            exported_ids=tuple(islice(ids, len(turn))),
+            exported_ids=tuple(given or ()) if is_exported else (),
         )
         for index, turn in enumerate(turns)
     ]
@@ -462,6 +463,21 @@ def _locomo_turn(
 
 
 # keys
+
+
+def single_messages(turn: FileTurn) -> dict[str, FileTurn]:
+    """Each message of an exported turn as a turn, by its exported id, with the key that it has where it is alone."""
+    return {
+        id_: replace(
+            turn, key=_key(turn.user_id, _exported_name(id_), 0, [message]), messages=(message,), exported_ids=(id_,)
+        )
+        for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
+        if isinstance(message, Mapping)
+    }
+
+
+def _exported_name(id_: object) -> str:
+    return f"export {id_}"
 
 
 def _key(user: str | None, name: str, index: int, turn: Sequence[Mapping[str, Any]]) -> str:  # Any: JSON

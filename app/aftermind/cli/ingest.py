@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated
-from uuid import UUID
 
 import typer
 from rich.markup import escape
@@ -27,12 +27,15 @@ from aftermind.types import Episode, EpisodeId, Scope
 from aftermind.types.message import keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
-MAX_IDS = 1_000  # of one query; a session without answers is one turn of a file, however long
+MAX_PAGE = 1_000  # messages of one query
 MAX_LISTED = 20  # bad lines named one by one; the rest is counted
 POLL_SECONDS = 0.25
 STILL_SECONDS = 45.0  # without progress: a lost lease is detected and re-notified well within this time
 
 SAMPLE = Path(__file__).with_name("conversation.jsonl")  # examples/ links to it
+
+# Of a message and its copies: session, agent, role, content and time
+Identity = tuple[str | None, str | None, str, str, datetime]
 
 Files = Annotated[
     list[str] | None,
@@ -158,8 +161,8 @@ async def play(
     edits = [each for each in found if isinstance(each, FileEdits)]
     if not turns and not edits:
         return done
-    missing, present = await _without_present(memory, turns, done)
-    turns = [part for each in missing for part in _parts(each, memory)]
+    turns = [part for each in turns for part in _parts(each, memory)]
+    turns, present = await _without_present(memory, turns, done)
     total = done.queued + len(turns)
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
     stored: list[tuple[FileTurn, Receipt]] = []
@@ -186,75 +189,68 @@ async def play(
 async def _without_present(
     memory: Memory, turns: Sequence[FileTurn], done: Ingested
 ) -> tuple[list[FileTurn], dict[str, EpisodeId]]:
-    """The turns without messages that their user has already under the ids of an export; and these messages.
+    """The turns without messages of an export that their user has already; and the ids of these here.
 
+    A turn that was sent under its key is sent again, as that adds nothing, and nothing that was forgotten here.
     Raises `StoreUnavailable` for an export alone: sent unchecked, its messages would be stored twice.
     """
     missing: list[FileTurn] = []
     present: dict[str, EpisodeId] = {}
-    for _, of_owner in groupby(turns, key=lambda turn: (turn.namespace, turn.user_id)):
+    for (namespace, user), of_owner in groupby(turns, key=lambda turn: (turn.namespace, turn.user_id)):
         same_owner = list(of_owner)
-        found = await _exported_episodes(memory, same_owner)
-        added = await _exported_episodes(memory, same_owner, as_missing=True)
+        stored: dict[Identity, list[EpisodeId]] = {}
+        if any(turn.exported_ids for turn in same_owner):
+            with suppress(errors.InvalidInput):  # reported when the turn is handed over
+                stored = await _stored_messages(memory, namespace, user)
         for turn in same_owner:
-            here = _present_ids(turn, found)
-            is_in_parts = here or _present_ids(turn, added)
-            missing += _missing_parts(turn, here) if is_in_parts else [turn]
+            here = _present_ids(turn, stored)
             present |= here
-            if here:
-                done.queued += len(here) == len(turn.messages)
-                done.messages += len(here)
-                done.known = (done.known or 0) + len(here)
-                done.users.add((turn.namespace, turn.user_id))
+            if not here or set(here.values()) <= set(_ids_of(memory, turn)):
+                missing.append(turn)
+                continue
+            missing += [single for id_, single in importers.single_messages(turn).items() if id_ not in here]
+            done.queued += len(here) == len(turn.messages)
+            done.messages += len(here)
+            done.known = (done.known or 0) + len(here)
+            done.users.add((namespace, user))
     return missing, present
 
 
-async def _exported_episodes(
-    memory: Memory, turns: Sequence[FileTurn], *, as_missing: bool = False
-) -> dict[str, Episode]:
-    """Episodes of the owner of these turns by their ids in the export; none for other formats.
-
-    Those under the ids themselves, or, `as_missing`, those that an earlier command added: see `_missing_parts`.
-    """
-    ids = dict[EpisodeId, str]()
-    owner = {"namespace": turns[0].namespace, "user_id": turns[0].user_id}
-    found: dict[str, Episode] = {}
-    with suppress(errors.InvalidInput):  # reported when the turn is handed over
-        scope = Scope(namespace=turns[0].namespace or memory.namespace, user_id=turns[0].user_id)
-        for text in (each for turn in turns for each in turn.exported_ids):
-            with suppress(ValueError):  # any file may have the name
-                ids[keyed_ids(scope, _key_of_missing(text), 1)[1][0] if as_missing else EpisodeId(UUID(text))] = text
-        wanted = list(ids)
-        for start in range(0, len(wanted), MAX_IDS):
-            episodes = await memory.get(*wanted[start : start + MAX_IDS], **owner)
-            found |= {ids[each.id]: each for each in episodes if each is not None}
-    return found
+async def _stored_messages(memory: Memory, namespace: str | None, user: str | None) -> dict[Identity, list[EpisodeId]]:
+    """All messages of a user, the oldest first, by what is the same where they are copied to."""
+    found: list[Episode] = []
+    while True:
+        page = await memory.history(
+            user_id=user, namespace=namespace, limit=MAX_PAGE, before=found[0] if found else None
+        )
+        found = [*page, *found]
+        if len(page) < MAX_PAGE:
+            break
+    ids: dict[Identity, list[EpisodeId]] = {}
+    for each in found:
+        identity = (each.scope.session_id, each.scope.agent_id, each.role, each.content, each.occurred_at)
+        ids.setdefault(identity, []).append(each.id)
+    return ids
 
 
-def _present_ids(turn: FileTurn, found: Mapping[str, Episode]) -> dict[str, EpisodeId]:
-    """Those of its messages that are there with the same role and content."""
-    if len(turn.exported_ids) != len(turn.messages):
-        return {}
-    return {
-        id_: episode.id
-        for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
-        if (episode := found.get(id_)) is not None
-        and isinstance(message, Mapping)
-        and (message.get("role"), message.get("content")) == (episode.role, episode.content)
-    }
+def _present_ids(turn: FileTurn, stored: Mapping[Identity, list[EpisodeId]]) -> dict[str, EpisodeId]:
+    """Those of its messages that are there, which are taken from `stored`: each is the copy of one message."""
+    here: dict[str, EpisodeId] = {}
+    for id_, message in zip(turn.exported_ids, turn.messages, strict=False):
+        named = message if isinstance(message, Mapping) else {}
+        role, content, at = (named.get(name) for name in ("role", "content", "occurred_at"))
+        if not (isinstance(role, str) and isinstance(content, str) and isinstance(at, str)):  # of another program
+            continue
+        copies = stored.get((turn.session_id, turn.agent_id, role, content, datetime.fromisoformat(at)))
+        if copies:
+            here[id_] = copies.pop(0)
+    return here
 
 
-def _missing_parts(turn: FileTurn, here: Collection[str]) -> list[FileTurn]:
-    """Each message that is not here as a turn, so that its key does not depend on which others are missing."""
-    return [
-        replace(turn, key=_key_of_missing(id_), messages=(message,), exported_ids=(id_,))
-        for id_, message in zip(turn.exported_ids, turn.messages, strict=True)
-        if id_ not in here
-    ]
-
-
-def _key_of_missing(exported_id: str) -> str:
-    return f"exported {exported_id}"
+def _ids_of(memory: Memory, turn: FileTurn) -> tuple[EpisodeId, ...]:
+    """The ids that its messages get here."""
+    scope = Scope(namespace=turn.namespace or memory.namespace, user_id=turn.user_id)
+    return keyed_ids(scope, turn.key, len(turn.messages))[1]
 
 
 def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
@@ -265,10 +261,15 @@ def _parts(turn: FileTurn, memory: Memory) -> list[FileTurn]:
         return [turn]
     if len(parts) == 1:
         return [turn]
-    ids = iter(turn.exported_ids)
+    messages, ids = iter(turn.messages), iter(turn.exported_ids)
     return [
-        replace(turn, messages=messages, key=key or turn.key, exported_ids=tuple(islice(ids, len(messages))))
-        for messages, key in parts
+        replace(
+            turn,
+            messages=tuple(islice(messages, len(part))),
+            key=key or turn.key,
+            exported_ids=tuple(islice(ids, len(part))),
+        )
+        for part, key in parts
     ]
 
 
@@ -277,8 +278,7 @@ async def _count_known(memory: Memory, turns: Iterable[FileTurn]) -> int | None:
     ids = list[tuple[FileTurn, Sequence[EpisodeId]]]()
     for turn in turns:
         with suppress(errors.InvalidInput):  # reported when it is handed over
-            scope = Scope(namespace=turn.namespace or memory.namespace, user_id=turn.user_id)
-            ids.append((turn, keyed_ids(scope, turn.key, len(turn.messages))[1]))
+            ids.append((turn, _ids_of(memory, turn)))
     try:
         found = await _existing(memory, ids)
     except errors.StoreUnavailable:

@@ -345,6 +345,97 @@ async def test_a_message_of_the_same_id_and_another_content_is_added(tmp_path: P
         assert await contents(memory, user_id="nadia") == ["I like tea.", "I like rum."]
 
 
+@pytest.mark.parametrize("store", ["inmemory", "sqlite"])
+async def test_exports_of_a_talk_that_grows_and_is_forgotten_in_part_add_each_message_once_elsewhere(
+    store: str, tmp_path: Path
+) -> None:
+    url = store if store == "inmemory" else f"sqlite:{tmp_path}/m.db"
+    counts, there = [], []
+    async with Memory(url, embedder="hash", extractor="off") as memory:
+
+        async def copy() -> None:
+            await memory.drain(user_id="nadia", timeout=30)
+            read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+            done = [await ingest.play(memory, read, namespace="other") for _ in range(2)]
+            counts.append([(each.messages, each.known) for each in done])
+            there.append(await contents(memory, user_id="nadia", namespace="other"))
+
+        first = await memory.remember("I live in Oslo.", user_id="nadia", session_id="s")
+        await copy()
+        for message in (Message.assistant("Noted."), Message.user("I like tea.")):
+            await memory.remember([message], user_id="nadia", session_id="s")
+        await copy()
+        await memory.forget(ids=first.episode_ids, user_id="nadia")
+        await copy()
+
+    assert counts == [[(1, 0), (1, 1)], [(3, 1), (3, 3)], [(2, 2), (2, 2)]]
+    assert there == [["I live in Oslo."], *[["I live in Oslo.", "Noted.", "I like tea."]] * 2]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_turn_that_is_forgotten_in_part_after_its_export_is_not_added_again_elsewhere(
+    lost: int, tmp_path: Path
+) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        for _ in range(2):
+            read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+            done = [await ingest.play(memory, read, namespace="other") for _ in range(2)]
+            await memory.forget(ids=[talk.episode_ids[lost]], user_id="nadia")
+        there = await contents(memory, user_id="nadia", namespace="other")
+
+    assert [(each.messages, each.known) for each in done] == [(1, 1), (1, 1)]
+    assert there == ["I live in Oslo.", "Noted."]
+
+
+async def test_an_export_does_not_bring_back_what_was_forgotten_where_it_was_copied_to(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        for turn in (None, [Message.assistant("Where in Oslo?")]):
+            if turn is not None:
+                [copied, *_] = await memory.history(user_id="nadia", namespace="other")
+                await memory.forget(ids=[copied.id], user_id="nadia", namespace="other")
+                await memory.remember(turn, user_id="nadia", session_id="s")
+            await memory.drain(user_id="nadia", timeout=30)
+            read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+            await ingest.play(memory, read, namespace="other")
+        there = await contents(memory, user_id="nadia", namespace="other")
+
+    assert there == ["Noted.", "Where in Oslo?"]
+
+
+async def test_facts_of_one_turn_that_is_exported_keep_their_order(tmp_path: Path) -> None:
+    said = [Message.user(f"I moved to {city}.") for city in ("Oslo", "Bergen", "Bern", "Basel", "Rome")]
+    async with Memory("inmemory", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        await memory.remember(said, user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+
+        await ingest.play(memory, read, namespace="other")
+
+        here, there = (
+            await believed(memory, user_id="nadia"),
+            await believed(memory, user_id="nadia", namespace="other"),
+        )
+    assert {each[2] for each in there} == {"Rome"}
+    assert here == there
+
+
+async def test_two_exports_in_one_file_add_each_message_once(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        exports = b""
+        for text in ("I like tea.", "I like rain."):
+            await memory.remember(text, user_id="nadia", session_id="s")
+            await memory.drain(user_id="nadia", timeout=30)
+            exports += (await exported(memory, "nadia", tmp_path / "one.json")).read_bytes() + b"\n"
+        (tmp_path / "all.jsonl").write_bytes(exports)
+
+        await ingest.play(memory, list(importers.read(tmp_path / "all.jsonl")), namespace="other")
+
+        assert await contents(memory, user_id="nadia", namespace="other") == ["I like tea.", "I like rain."]
+
+
 async def test_an_export_adds_nothing_to_a_database_that_has_its_messages_stored_or_pending(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
@@ -382,6 +473,25 @@ async def test_a_database_that_is_away_ends_the_ingest_of_an_export(tmp_path: Pa
     async with Memory("postgresql://nobody@127.0.0.1:1/none", broker="redis://127.0.0.1:1", settings=settings) as away:
         with pytest.raises(errors.StoreUnavailable):
             await ingest.play(away, read)
+
+
+async def test_messages_without_ids_in_a_file_like_an_export_are_all_stored(tmp_path: Path) -> None:
+    episode = {"role": "user", "content": "I like tea.", "scope": {"user_id": "eva"}, "occurred_at": "2026-01-01"}
+    path = tmp_path / "eva.json"
+    path.write_text(json.dumps({"scope": {"user_id": "eva"}, "episodes": [episode, {**episode, "keep": ["history"]}]}))
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await ingest.play(memory, list(importers.read(path)))
+
+        assert await contents(memory, user_id="eva") == ["I like tea."] * 2
+
+
+async def test_a_file_with_exported_ids_and_parts_as_content_is_stored(tmp_path: Path) -> None:
+    part = {"role": "user", "content": [{"type": "text", "text": "I like tea."}], "occurred_at": "2026-01-01"}
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"messages": [part], "exported_ids": ["x"]}))
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        done = await ingest.play(memory, list(importers.read(tmp_path / "odd.jsonl")))
+
+        assert (done.messages, len(done.bad)) == (1, 0)
 
 
 def test_a_conversation_whose_exported_ids_are_no_list_is_read(tmp_path: Path) -> None:
