@@ -1,7 +1,6 @@
 """Resolves the addresses of store, Redis and broker: arguments, settings, or the running embedded stack."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from aftermind.outbox.spool_deployment import (
     redis_address,
 )
 from aftermind.settings import Settings
+from aftermind.url_redaction import ENCODE, is_cut, redact, why_unreadable
 from aftermind.wire.redis import cluster, sentinel
 
 if TYPE_CHECKING:  # it loads NumPy, which the light commands do not need
@@ -107,7 +107,7 @@ def resolve(
     check_queue_settings(settings)
     if isinstance(url, str) and is_index(url):
         if index is not None:
-            raise errors.InvalidSettings("index", _without_password(str(index)), "the store names an index already.")
+            raise errors.InvalidSettings("index", redact(str(index)), "the store names an index already.")
         url, index = split_index(url, settings.state_dir)
     found = _resolve(settings, url, broker=broker, redis=redis, replicas=replicas)
     return replace(_with_password_file(found, settings.database_password_file), index=index)
@@ -168,10 +168,10 @@ def named_replicas(settings: Settings, given: Sequence[str] = ()) -> tuple[str, 
     field_name = "replicas" if given else _setting_name(settings, "replica_urls")
     for each in named:
         if _scheme(field_name, each) not in POSTGRES:
-            raise errors.InvalidSettings(field_name, _without_password(each), "a replica is a postgresql:// URL.")
+            raise errors.InvalidSettings(field_name, redact(each), "a replica is a postgresql:// URL.")
         if len(parse_hosts(each)) > 1:
             why = "a replica's URL has one host. List one URL per replica."
-            raise errors.InvalidSettings(field_name, _without_password(each), why)
+            raise errors.InvalidSettings(field_name, redact(each), why)
     return named
 
 
@@ -248,17 +248,17 @@ def check_broker(url: str, field_name: str = "broker") -> None:
             "Celery cannot use a Redis Cluster as its broker. Set AFTERMIND_BROKER_URL to a single redis:// server, "
             "sentinel:// or amqp://; doorbells need no other state there."
         )
-        raise errors.InvalidSettings(field_name, _without_password(url), why)
+        raise errors.InvalidSettings(field_name, redact(url), why)
     schemes = {_scheme(field_name, each) for each in (url.split(";") if _is_amqp(url) else [url])}
     if not schemes <= set(REDIS) and not schemes <= set(AMQP):
         why = "a broker is a redis://, sentinel:// or amqp:// URL; those of a RabbitMQ cluster are separated by ';'."
-        raise errors.InvalidSettings(field_name, _without_password(url), why)
+        raise errors.InvalidSettings(field_name, redact(url), why)
 
 
 def _check_redis(url: str, field_name: str) -> None:
     if _scheme(field_name, url) not in REDIS:
         why = "it is a redis://, rediss://, unix://, sentinel:// or redis+cluster:// URL."
-        raise errors.InvalidSettings(field_name, _without_password(url), why)
+        raise errors.InvalidSettings(field_name, redact(url), why)
 
 
 def _is_amqp(url: object) -> bool:
@@ -327,19 +327,11 @@ def _scheme(field_name: str, url: object) -> str:
             _ = parts.port  # a port that is no number shows here, not at the first call
         if parts.scheme in (*POSTGRES, *REDIS, *AMQP) and not url.startswith(f"{parts.scheme}://"):
             raise ValueError(f"it begins with {parts.scheme}://, in lower case")
+        if parts.scheme in (*POSTGRES, *REDIS, *AMQP) and is_cut(url):
+            raise ValueError(ENCODE)
     except ValueError as exc:
-        raise errors.InvalidSettings(field_name, _without_password(url), f"it is not a URL: {exc}.") from exc
+        raise errors.InvalidSettings(field_name, redact(url), why_unreadable(url, exc)) from None
     return parts.scheme or url.partition(":")[0]
-
-
-def _without_password(url: str) -> str:
-    nodes = (each.rpartition("@") for each in re.split(r";(?=\w+://)", url))
-    return ";".join(f"{_scheme_with_colon(head)}…@{tail}" if at else tail for head, at, tail in nodes)
-
-
-def _scheme_with_colon(head: str) -> str:
-    scheme, separator, _ = head.partition("://")
-    return scheme + separator if separator else ""  # a malformed one may have a password where the scheme belongs
 
 
 def _setting_name(settings: Settings, field_name: str) -> str:

@@ -17,6 +17,7 @@ from aftermind.cli import migrate, stack_processes, terminal
 from aftermind.cli.terminal import out
 from aftermind.settings import Settings
 from aftermind.stack import ComponentState, ComponentStatus, Stack
+from aftermind.url_redaction import redact
 
 if TYPE_CHECKING:  # SQLAlchemy: `aftermind status` of a stopped stack does without
     from aftermind.api.health import Health
@@ -56,7 +57,7 @@ def up(*, workers: Workers = True) -> list[ComponentStatus]:
             "this store needs no stack. Unset the variable to start the stack with Postgres. `aftermind web` serves "
             "this store, and a process that opens it does its jobs."
         )
-        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", url.rpartition("@")[2], why)
+        raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", redact(url), why)
     _check_settings(settings)
     stack = Stack(settings.state_dir)
     if stack.running() is not None and stack_processes.settings_differ(settings):

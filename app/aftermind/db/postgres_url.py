@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from aftermind import errors
+from aftermind import errors, url_redaction
 
 SCHEMES = ("postgresql", "postgres")
 DEFAULT_PORT = 5432
@@ -14,11 +14,12 @@ def plain(url: str) -> str:
     """The URL without a driver's name in its scheme. Raises `InvalidSettings` for another scheme or bad hosts."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.split("+")[0] not in SCHEMES:
-        raise errors.InvalidSettings("database_url", url.rpartition("@")[2], "it must begin with postgresql://")
+        raise errors.InvalidSettings("database_url", url_redaction.redact(url), "it must begin with postgresql://")
     try:
         parse_hosts(url)
     except ValueError as exc:
-        raise errors.InvalidSettings("database_url", url.rpartition("@")[2], f"it is not a URL: {exc}.") from exc
+        why = url_redaction.why_unreadable(url, exc)
+        raise errors.InvalidSettings("database_url", url_redaction.redact(url), why) from None
     return f"postgresql://{rest}"
 
 

@@ -10,6 +10,7 @@ from aftermind import errors, extras
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.protocol import COLLECTION, VectorIndex
 from aftermind.settings import Settings
+from aftermind.url_redaction import ENCODE, is_cut, why_unreadable
 
 KNOWN = (
     "An index is 'chroma:./folder', 'chroma+http://host:8000', 'qdrant:./folder', 'qdrant://host:6333', a redis:// "
@@ -99,8 +100,10 @@ def parse(url: str) -> IndexAddress:
     try:
         parts = urlsplit(url)
         port = parts.port
+        if is_cut(url):
+            raise ValueError(ENCODE)
     except ValueError as exc:
-        raise errors.InvalidSettings("index", f"{scheme}://…", f"it is not a URL: {exc}.") from exc
+        raise errors.InvalidSettings("index", f"{scheme}://…", why_unreadable(url, exc)) from None
     if not kind.has_server or not parts.hostname:
         raise errors.InvalidSettings("index", f"{scheme}://…", f"the address is incomplete. {KNOWN}")
     return IndexAddress(

@@ -1,12 +1,13 @@
 """Arguments stand above settings, settings above the embedded stack; what cannot work is said at once."""
 
 import json
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aftermind import errors
+from aftermind import Memory, errors
 from aftermind.api.address_resolution import resolve, spool_deployment
 from aftermind.outbox.spool_deployment import EMBEDDED_DATABASE
 from aftermind.settings import Settings
@@ -165,6 +166,84 @@ def test_a_redis_url_that_no_connection_could_use_is_refused(tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["broker_url", "redis_url"])
 def test_a_redis_url_may_have_options(tmp_path: Path, name: str, url: str) -> None:
     resolve(_settings(tmp_path, **{name: url}), url="inmemory")
+
+
+CUT = [
+    "redis://:hunter2/secret@h:6379/0",
+    "redis://:hunter2#secret@h:6379/0",
+    "redis://:hunter2?secret@h:6379/0",
+    "redis://u:pw@h:hunter2/secret@h:6379/0",
+    "redis://:a[hunter2]b@h:6379/0",
+    "redis://:hunter2\u2100@h:6379/0",
+    "rediss://:hunter2/secret@h:6379/0",
+    "sentinel://:hunter2/secret@s1/a",
+    "sentinel://:6379,hunter2/secret@s1/a",
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        *(({"redis_url": url, "broker_url": "redis://h"}, "AFTERMIND_REDIS_URL") for url in CUT),
+        *(({"broker_url": url, "redis_url": "redis://h"}, "AFTERMIND_BROKER_URL") for url in CUT),
+        ({"redis_url": "redis+cluster://:hunter2/secret@c1", "broker_url": "redis://h"}, "AFTERMIND_REDIS_URL"),
+        ({"redis_url": "redis://h", "broker_url": "amqp://u:hunter2/w@h"}, "AFTERMIND_BROKER_URL"),
+        ({"redis_url": "redis://h", "broker_url": "amqp://u:5672/hunter2@h"}, "AFTERMIND_BROKER_URL"),
+        ({"redis_url": "redis://h", "replica_urls": ("postgresql://u:hunter2/x@h/db",)}, "AFTERMIND_REPLICA_URLS"),
+        ({"redis_url": "redis://h", "database_url": "postgresql://u:hunter2/x@h/db"}, "AFTERMIND_DATABASE_URL"),
+        ({"redis_url": "redis://h", "database_url": "postgresql://u:5432/hunter2@h/db"}, "AFTERMIND_DATABASE_URL"),
+    ],
+)
+def test_a_password_that_cuts_its_url_is_not_in_the_error(
+    tmp_path: Path,
+    given: dict[str, Any],
+    name: str,  # Any: values of settings
+) -> None:
+    with pytest.raises(errors.InvalidSettings, match=f"^{name}=.*percent-encode .*`/` is %2F") as refused:
+        resolve(_settings(tmp_path, **{"database_url": POSTGRES, **given}))
+
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:secret@h/0?password=secret&foo=s3",
+        "redis://h/0?PASSWORD=secret&foo=s3",
+        "rediss://h/0?ssl_password=secret&foo=s3",
+        "sentinel://h/a?sentinel_password=secret&foo=s3",
+        "kafka://h?sasl_password=secret",
+    ],
+)
+def test_options_for_passwords_are_not_in_the_error(tmp_path: Path, url: str) -> None:
+    for name in ("redis_url", "broker_url"):
+        with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=.*=…") as refused:
+            resolve(_settings(tmp_path, **{name: url}), url="inmemory")
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["mongodb://h:x/?password=secret", "mongodb://u:se/secret@h", "qdrant://secret/x@h", "mysql://u:secret/x@h"]
+)
+def test_a_store_that_cannot_be_read_is_refused_without_the_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings) as refused:
+        Memory(url, settings=_settings(tmp_path))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("redis://h:6379/0?client_name=a@b", {}),
+        ("postgresql://db/a?user=u@x&password=p@ss", {"broker": REDIS}),
+        ("postgresql://u:p%2F%40@db/a", {"broker": REDIS}),
+    ],
+)
+def test_an_at_sign_in_an_option_or_encoded_is_no_cut(tmp_path: Path, url: str, option: dict[str, str]) -> None:
+    if option:
+        assert resolve(_settings(tmp_path), url=url, **option).store == url
+    else:
+        assert resolve(_settings(tmp_path), url=POSTGRES, redis=url).redis == url
 
 
 @pytest.mark.parametrize("url", ["AMQP://u:secret@q", "amqp://u:secret@q;AMQP://u:secret@r"])

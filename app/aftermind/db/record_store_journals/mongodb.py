@@ -24,6 +24,7 @@ from pymongo.write_concern import WriteConcern
 
 from aftermind import errors
 from aftermind.db.record_store_journals.protocol import Batch, PartitionChange, Snapshot, StoreState
+from aftermind.url_redaction import redact
 
 DATABASE = "aftermind"  # unless the URL names one
 TIMEOUT_MS = 5_000
@@ -74,9 +75,9 @@ class MongoJournal:
             parsed = (
                 parse_uri(url, validate=True, warn=False) if not url.startswith("mongodb+srv:") else {"nodelist": ()}
             )
-        except (mongo_errors.PyMongoError, ValueError) as exc:
+        except (mongo_errors.PyMongoError, ValueError):
             why = "give it as 'mongodb://user:password@host:27017/database'."
-            raise errors.InvalidSettings("url", url.rpartition("@")[2], why) from exc
+            raise errors.InvalidSettings("url", redact(url), why) from None
         hosts = ",".join(f"{host}:{port}" for host, port in parsed["nodelist"])
         self.name = f"mongodb://{hosts or url.rpartition('@')[2].removeprefix('mongodb+srv://').partition('/')[0]}"
         self.shared = shared

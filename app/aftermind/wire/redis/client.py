@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 
 from aftermind import errors
 from aftermind.types import Scope
+from aftermind.url_redaction import redact, why_unreadable
 from aftermind.wire import redis_keys
 from aftermind.wire.redis import cluster, sentinel, server_url
 from aftermind.wire.redis.connection import RedisConnection
@@ -61,7 +62,7 @@ class RedisLink:
             else:
                 self._address = server_url.parse_url(url)
         except ValueError as exc:
-            raise errors.InvalidSettings("redis_url", url.split("@")[-1], str(exc)) from exc
+            raise errors.InvalidSettings("redis_url", redact(url), why_unreadable(url, exc)) from None
         self._forget_all()
         if self._cluster is not None:
             self.shards = (self, *map(self._other_shard, range(1, redis_keys.SHARDS)))
