@@ -115,8 +115,9 @@ def _broker(settings: Settings, broker: str) -> dict[str, Any]:
 
 def _server(broker: str) -> dict[str, Any]:
     made: dict[str, Any] = {"broker_url": server_url.kombu_url(broker)}
-    if broker.startswith("rediss:"):  # by default kombu verifies no server
-        made["broker_use_ssl"] = server_url.tls_options(server_url.parse_url(broker))
+    address = server_url.parse_url(broker)
+    if server_url.has_tls(address):  # by default kombu verifies no server
+        made["broker_use_ssl"] = server_url.tls_options(address)
     return made
 
 

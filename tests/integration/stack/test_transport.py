@@ -16,6 +16,7 @@ import pytest
 
 from aftermind import Memory, Settings, errors
 from aftermind.stack.ports import choose
+from aftermind.wire.redis.client import RedisLink
 from tests.support.certificates import Authority
 from tests.support.fork_server import run_module
 from tests.support.servers import Database, Servers, psql_async
@@ -174,6 +175,27 @@ def test_any_setting_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("AFTERMIND_DATABASE_URL_FILE", str(tmp_path / "none"))
     with pytest.raises(errors.InvalidSettings, match="DATABASE_URL_FILE"):
         Settings()
+
+
+async def test_a_scheme_in_upper_case_is_encrypted_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with running_valkey() as valkey, behind_tls(authority, valkey.port) as port:
+        url = f"REDISS://:{valkey.password}@127.0.0.1:{port}/0?ssl_ca_certs={authority.ca}"
+        link = RedisLink(url, timeout=5.0)
+        try:
+            assert await link.call("PING") == b"PONG"
+            assert await link.client().ping()
+        finally:
+            await link.close()
+
+
+@pytest.mark.parametrize("option", ["ssl_keyfile=/x", "ssl_ca_certs=/nope", "ssl_ciphers=foo"])
+def test_options_of_tls_that_cannot_be_used_are_refused_before_the_first_call(option: str, tmp_path: Path) -> None:
+    url = f"rediss://127.0.0.1:1?{option}"
+    with pytest.raises(errors.InvalidSettings, match=f"TLS is not possible with {option.partition('=')[0]}: "):
+        Memory("postgresql://127.0.0.1:1/x", broker=url, settings=Settings(state_dir=tmp_path))
+    with pytest.raises(errors.InvalidSettings, match="TLS is not possible with"):
+        RedisLink(url, timeout=1.0)
 
 
 async def test_no_log_and_no_error_shows_a_password(

@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 from aftermind import Memory, errors
@@ -144,6 +145,12 @@ def test_a_malformed_setting_is_refused_by_its_name_also_where_it_is_not_used(
         ("unix://", "name the path of the socket"),
         ("redis+socket://?virtual_host=1", "name the path of the socket"),
         ("rediss://h?ssl_cert_reqs=CERT_FOO", "foo"),
+        ("rediss://h?ssl_keyfile=/x", "TLS is not possible with ssl_keyfile: certfile should be"),
+        ("rediss://h?ssl_ca_certs=/nope", "TLS is not possible with ssl_ca_certs: .*No such file"),
+        ("rediss://h?ssl_ciphers=foo", "TLS is not possible with ssl_ciphers: .*cipher"),
+        ("redis://alice@h", "a user without a password"),
+        ("redis://alice:@h", "a user without a password"),
+        ("redis://h?username=alice", "a user without a password"),
         ("REDIS://h", "in lower case"),
         ("Unix:///run/redis.sock", "in lower case"),
     ],
@@ -158,7 +165,7 @@ def test_a_redis_url_that_no_connection_could_use_is_refused(tmp_path: Path, nam
     "url",
     [
         "redis://u:p@h:6380/1?socket_timeout=2&health_check_interval=30&protocol=2&client_name=a&max_connections=9",
-        "rediss://h/?ssl_cert_reqs=none&ssl_check_hostname=false&ssl_ca_certs=/ca.pem",
+        f"rediss://h/?ssl_cert_reqs=none&ssl_check_hostname=false&ssl_ca_certs={certifi.where()}&ssl_ciphers=HIGH",
         "unix:///run/redis.sock?db=3",
         "redis+socket:///run/redis.sock?virtual_host=3",
     ],
@@ -387,6 +394,8 @@ def test_the_url_of_a_replica_has_one_host(tmp_path: Path) -> None:
         ("sentinel://:secret@,s2/a", "host is missing"),
         ("sentinel://:secret@s1/a?db=x", "not a number"),
         ("sentinel://:secret@s1/a?pool=3", "unknown option"),
+        ("sentinel://alice@s1/a?sentinel_password=secret", "a user without a password"),
+        ("sentinel://:secret@s1/a?sentinel_username=alice", "a user without a password"),
     ],
 )
 def test_sentinels_that_cannot_be_read_are_refused_without_the_password(tmp_path: Path, url: str, why: str) -> None:
@@ -402,6 +411,7 @@ def test_sentinels_that_cannot_be_read_are_refused_without_the_password(tmp_path
         ({"redis": CLUSTER}, "cannot use a Redis Cluster as its broker"),  # the broker would be the same
         ({"redis": f"{CLUSTER}/1", "broker": REDIS}, "no numbered databases"),
         ({"redis": "redis+cluster://:secret@c1:many", "broker": REDIS}, "not a port"),
+        ({"redis": "redis+cluster://alice@c1", "broker": REDIS}, "a user without a password"),
     ],
 )
 def test_a_redis_cluster_needs_a_broker_of_its_own(tmp_path: Path, given: dict[str, str], why: str) -> None:

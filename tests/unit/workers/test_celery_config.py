@@ -5,6 +5,7 @@ import subprocess
 import sys
 from uuid import uuid4
 
+import certifi
 import pytest
 from celery import Celery
 
@@ -83,8 +84,8 @@ def test_a_redis_broker_is_spelled_as_celery_takes_it(broker: str, spelled: str)
         ("", {"ssl_cert_reqs": "required", "ssl_check_hostname": True}),
         ("?ssl_cert_reqs=CERT_NONE", {"ssl_cert_reqs": "none", "ssl_check_hostname": True}),
         (
-            "?ssl_ca_certs=/ca.pem&ssl_check_hostname=false",
-            {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem", "ssl_check_hostname": False},
+            f"?ssl_ca_certs={certifi.where()}&ssl_check_hostname=false",
+            {"ssl_cert_reqs": "required", "ssl_ca_certs": certifi.where(), "ssl_check_hostname": False},
         ),
     ],
 )

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from ssl import SSLContext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import Connection, RedisSSLContext, SSLConnection
+from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -189,11 +190,11 @@ class RedisLink:
         assert self._service is not None
         return await sentinel.find_primary(self._service, self._dial_host)
 
-    def _tls(self) -> Any:  # Any: an SSLContext, or None
-        if not self.given_url.startswith(("rediss:", "rediss+cluster:")):
+    def _tls(self) -> SSLContext | None:
+        is_cluster_with_tls = self._cluster is not None and self._cluster.has_tls
+        if not is_cluster_with_tls and not server_url.has_tls(self._address):
             return None
-        options = server_url.tls_options(self._address)
-        return RedisSSLContext(**{name.removeprefix("ssl_"): value for name, value in options.items()}).get()
+        return server_url.make_tls_context(self._address)
 
     def _greeting(self) -> list[tuple[Argument, ...]]:
         address = self._address

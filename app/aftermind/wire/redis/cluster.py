@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from aftermind import errors
 from aftermind.wire.redis.connection import RedisConnection
 from aftermind.wire.redis.resp import Answer
-from aftermind.wire.redis.sentinel import login, parse_place, run
+from aftermind.wire.redis.sentinel import check_login, login, parse_place, run
 
 SCHEMES = ("redis+cluster", "rediss+cluster")
 DEFAULT_PORT = 6379
@@ -102,6 +102,7 @@ def parse_url(url: str) -> ClusterAddress:
     username, _, password = credentials.partition(":")
     if parts.path.strip("/"):
         raise ValueError("a Redis Cluster has no numbered databases: leave the path out")
+    check_login(unquote(username), unquote(password))
     return ClusterAddress(
         seeds=tuple(parse_place(place, default_port=DEFAULT_PORT) for place in places.split(",")),
         username=unquote(username) or None,

@@ -45,6 +45,8 @@ def parse_url(url: str) -> SentinelAddress:
     given = {name: values[-1] for name, values in options.items()}
     if not given.get("db", "0").isdecimal():
         raise ValueError(f"db={given['db']} is not a number")
+    check_login(unquote(username), unquote(password))
+    check_login(given.get("sentinel_username"), given.get("sentinel_password"))
     return SentinelAddress(
         sentinels=tuple(parse_place(place, default_port=DEFAULT_PORT) for place in places.split(",")),
         service=service,
@@ -112,6 +114,12 @@ def login(username: str | None, password: str | None) -> list[tuple[Argument, ..
     if password is None:
         return []
     return [("AUTH", *([username] if username else []), password)]
+
+
+def check_login(username: str | None, password: str | None) -> None:
+    """Raises `ValueError` for a user without a password: some clients would log in as the user, and others not."""
+    if username and not password:
+        raise ValueError("it has a user without a password: write both, or none of them")
 
 
 async def _ask(address: SentinelAddress, host: str, port: int, dial: Dial) -> tuple[tuple[str, int], int]:

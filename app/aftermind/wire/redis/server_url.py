@@ -1,11 +1,15 @@
 """URLs of a single Redis server: `redis://`, `rediss://` and `unix://`, as redis-py spells them, or as kombu does."""
 
+from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.connection import RedisSSLContext, SSLConnection
 from redis.asyncio.connection import parse_url as parse_redis_url
+
+from aftermind.wire.redis.sentinel import check_login
 
 ServerAddress = dict[str, Any]  # Any: keyword arguments of redis-py's connection and pool
 
@@ -43,7 +47,25 @@ def parse_url(url: str) -> ServerAddress:
         BlockingConnectionPool(**address).make_connection()  # type: ignore[no-untyped-call]
     except (exceptions.RedisError, TypeError) as exc:
         raise ValueError(f"redis-py refuses an option: {exc}") from exc
+    check_login(address.get("username"), address.get("password"))
+    if has_tls(address):
+        try:
+            make_tls_context(address)
+        except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
+            given = ", ".join(sorted(name for name in address if name.startswith("ssl_")))
+            raise ValueError(f"TLS is not possible with {given or 'the defaults'}: {exc}") from exc
     return address
+
+
+def has_tls(address: ServerAddress) -> bool:
+    """Whether connections are encrypted."""
+    return address.get("connection_class") is SSLConnection
+
+
+def make_tls_context(address: ServerAddress) -> SSLContext:
+    """The context for the options of TLS; reads their files."""
+    options = {name.removeprefix("ssl_"): value for name, value in tls_options(address).items()}
+    return RedisSSLContext(**options).get()
 
 
 def tls_options(address: ServerAddress) -> dict[str, Any]:  # Any: redis-py's keyword arguments
@@ -61,4 +83,5 @@ def kombu_url(url: str) -> str:
         return f"redis+socket://{login}{quote(address['path'])}?virtual_host={database}"
     host = address.get("host", "localhost")
     where = f"[{host}]" if ":" in host else host
-    return f"{url.partition(':')[0]}://{login}{where}:{address.get('port', 6379)}/{database}"
+    scheme = "rediss" if has_tls(address) else "redis"
+    return f"{scheme}://{login}{where}:{address.get('port', 6379)}/{database}"
