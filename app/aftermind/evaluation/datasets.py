@@ -73,7 +73,13 @@ def _parse(path: Path) -> list[Any]:  # Any: JSON as it comes
             data = json.loads(text)
         except ValueError:
             data = [_line(path, *each) for each in enumerate(text.splitlines(), start=1) if each[1].strip()]
-    except (OSError, ValueError, RecursionError) as exc:
+    except OSError as exc:
+        why = (
+            f"it cannot be read: {exc}. Name a file of LoCoMo or LongMemEval, or of your own questions, or "
+            "draw questions from stored facts with --from-facts."
+        )
+        raise errors.InvalidGoldSet("file", str(path), why) from exc
+    except (ValueError, RecursionError) as exc:
         raise errors.InvalidGoldSet("file", str(path), f"it cannot be read as JSON or JSON lines: {exc}") from exc
     found = data if isinstance(data, list) else [data]
     if not found or not all(isinstance(each, dict) for each in found):

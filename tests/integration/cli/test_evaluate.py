@@ -225,6 +225,15 @@ def test_an_embedder_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     assert done.exception.field == "embedder"
 
 
+def test_a_file_that_does_not_exist_is_named_with_what_to_do(tmp_path: Path) -> None:
+    done = CliRunner().invoke(make_app_for(["evaluate"]), ["eval", str(tmp_path / "none.jsonl")])
+
+    assert isinstance(done.exception, errors.InvalidGoldSet)
+    said = str(done.exception)
+    assert f"it cannot be read: [Errno 2] No such file or directory: '{tmp_path}/none.jsonl'. Name a file of" in said
+    assert "--from-facts" in said
+
+
 def test_a_fit_refuses_what_it_would_ignore(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text('{"question": "Who?", "evidence": "Ann"}')
