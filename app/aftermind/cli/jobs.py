@@ -10,9 +10,11 @@ import typer
 from rich.markup import escape
 
 from aftermind import errors
+from aftermind.api import address_resolution
 from aftermind.cli import dead_letters, job_ids, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
+from aftermind.settings import Settings
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
 from aftermind.types.job import LEASE_LOST
 from aftermind.types.job_admin import (
@@ -27,6 +29,7 @@ from aftermind.types.job_admin import (
 from aftermind.types.replay import JobFilter
 from aftermind.wire import queues
 
+FOLLOWUPS = (JobKind.SUMMARISE, JobKind.PROFILE)  # of facts
 UNFINISHED = (JobState.QUEUED, JobState.RUNNING, JobState.RETRYING)
 MAX_PENDING_SEARCHED = 1_000  # turns in Redis, the oldest first
 PENDING = "pending"  # of a turn in Redis, which has no row yet
@@ -233,8 +236,35 @@ def run_now(
     namespace: dead_letters.OfNamespace = None,
     user: dead_letters.OfUser = None,
 ) -> JobActionResult:
-    """Make scheduled jobs and retries due now."""
-    return _apply(JobAction.RUN_NOW, _filter(None, ids, kind, error, namespace, user, None))
+    """Make scheduled jobs and retries due now.
+
+    Without --id, --kind and --error, also the summaries and profiles that follow, where this command runs the jobs
+    itself: in a store without workers. Where workers run them, repeat the command when the facts are extracted.
+    """
+    wanted = _filter(None, ids, kind, error, namespace, user, None)
+    is_of_all = not (ids or kind or error)
+    runs_here = is_of_all and runs_jobs_here(Settings())
+
+    async def work(memory: Memory) -> JobActionResult:
+        actor = dead_letters.actor()
+        done = await memory.job_admin.apply(JobAction.RUN_NOW, wanted, actor=actor)
+        if not runs_here:
+            return done
+        await memory.close()  # it ends when all due jobs are done
+        followed = await memory.job_admin.apply(JobAction.RUN_NOW, replace(wanted, kinds=FOLLOWUPS), actor=actor)
+        return replace(done, changed=done.changed + followed.changed)
+
+    done = terminal.with_memory(work)
+    out.print(f"{terminal.count_of(done.changed, 'job')} changed.")
+    if is_of_all and not runs_here:
+        out.print("Summaries and profiles follow the facts some minutes later. Run it again for them, after the facts.")
+    return done
+
+
+def runs_jobs_here(settings: Settings) -> bool:
+    """Whether a command that opens the store runs its jobs itself."""
+    store = address_resolution.resolve(settings)
+    return store.is_in_process and store.broker is None and settings.run_jobs
 
 
 @jobs.command()

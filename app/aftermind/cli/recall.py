@@ -13,7 +13,7 @@ from aftermind import errors
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
 from aftermind.api.health import Progress, resume_command
-from aftermind.cli import terminal
+from aftermind.cli import jobs, terminal
 from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, User, out
 from aftermind.events.types import MemoryEvent
@@ -226,6 +226,8 @@ def profile(*, user: User = None, namespace: Namespace = None, wide: terminal.Wi
         terminal.show(_traits(found), wide=wide)
     elif progress.later or progress.jobs or progress.pending_turns:
         when = "some minutes after the user's last message; `aftermind jobs run-now` makes it now"
+        if (progress.jobs or progress.pending_turns) and not jobs.runs_jobs_here(Settings()):
+            when += ", run a second time after the facts"
         terminal.show(f"No profile yet. It is made {when}.")
     else:
         terminal.show("No profile: no message of this user gives a trait that is still true.")
