@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import typer
 from rich.markup import escape
@@ -47,7 +47,12 @@ Files = Annotated[
 ]
 Sample = Annotated[bool, typer.Option("--sample", help="Ingest the sample conversation of the package.")]
 User = Annotated[
-    str | None, typer.Option("--user", "-u", help="User of conversations without one. Default: the anonymous user.")
+    str | None,
+    typer.Option(
+        "--user",
+        "-u",
+        help="User of conversations without one, or in place of the user of an export. Default: the anonymous user.",
+    ),
 ]
 Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations without one.")]
 Wait = Annotated[bool, typer.Option(help="Wait until all turns are stored, embedded and extracted.")]
@@ -113,6 +118,8 @@ def ingest(
     if not names:
         raise errors.InvalidInput("nothing to ingest. Name a file, or try `aftermind ingest --sample`.")
     found = [each for name in names for each in _read(name, user, session)]
+    if user is not None:
+        found = _exports_for(user, found)
     done = terminal.with_memory(lambda memory: play(memory, found, namespace=namespace, wait=wait))
     report(done)
     if done.bad or done.stalled:
@@ -145,6 +152,19 @@ def _read(name: str, user: str | None, session: str | None) -> Iterable[importer
         return importers.read(Path(name), user=user, session=session)
     archive, key = archives.open_object(name)
     return importers.read_bytes(Path(name), asyncio.run(archive.read(key)), user=user, session=session)
+
+
+def _exports_for(user: str, found: Sequence[importers.Found]) -> list[importers.Found]:
+    """What is of an export for this user, in place of the one whom the export is of."""
+    owners = {str(each.user_id) for each in found if _is_exported(each)}
+    if len(owners) > 1:
+        why = f"the exports are of {len(owners)} users ({', '.join(sorted(owners))}). Ingest one, or leave --user out."
+        raise errors.InvalidFilter("user", user, why)
+    return [replace(each, user_id=user) if _is_exported(each) else each for each in found]
+
+
+def _is_exported(found: importers.Found) -> TypeGuard[FileTurn | FileEdits]:
+    return isinstance(found, FileEdits) or (isinstance(found, FileTurn) and bool(found.exported_ids))
 
 
 async def play(

@@ -14,6 +14,7 @@ from aftermind import Export, Memory, Message, Settings, errors
 from aftermind.cli import importers, ingest
 from aftermind.cli.importers import BadLine
 from aftermind.types.plain_values import to_plain
+from tests.support.fork_server import run_module
 from tests.support.learning import AT_ONCE
 from tests.support.servers import Database
 from tests.support.workers import environment, workers
@@ -569,3 +570,32 @@ def test_a_list_of_another_format_names_where_the_formats_are(tmp_path: Path) ->
 
     assert isinstance(bad, BadLine)
     assert "`aftermind ingest --help`" in bad.reason
+
+
+async def test_an_export_of_one_user_is_ingested_for_another_one(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/bot.db"
+    async with Memory(store, settings=Settings(**AT_ONCE), embedder="hash", extractor="rules") as memory:
+        await memory.remember("I live in Oslo.", user_id="nadia", session_id="s1")
+        await memory.facts.add("user", "likes", "tea", user_id="nadia")
+        await memory.drain(user_id="nadia")
+        one = await exported(memory, "nadia", tmp_path / "nadia.json")
+        await memory.remember("I live in Rome.", user_id="eva")
+        await memory.drain(user_id="eva")
+        other = await exported(memory, "eva", tmp_path / "eva.json")
+
+    env = environment(store, "", AFTERMIND_STATE_DIR=str(tmp_path / "state"))
+    env = {name: value for name, value in env.items() if name not in ("AFTERMIND_BROKER_URL", "AFTERMIND_REDIS_URL")}
+    done = [
+        run_module(["aftermind.cli", "ingest", *map(str, files), "--user", "omar"], env=env)
+        for files in ([one], [one], [one, other])
+    ]
+
+    async with Memory(store, settings=Settings(**AT_ONCE), embedder="hash", extractor="rules") as memory:
+        said = {
+            user: [each.content for each in await memory.history(user_id=user)] for user in ("nadia", "omar", "eva")
+        }
+        facts = {fact.text for fact in await memory.facts.query(user_id="omar")}
+    assert said == {"nadia": ["I live in Oslo."], "omar": ["I live in Oslo."], "eva": ["I live in Rome."]}
+    assert {"user lives in Oslo", "user likes tea"} <= facts
+    assert [each.returncode for each in done] == [0, 0, 2]
+    assert "the exports are of 2 users (eva, nadia)" in " ".join(done[2].stderr.split())
