@@ -10,6 +10,8 @@ DISK_FULL = "No space left on device"
 FULL_BYTES = 1024**2  # with less, neither a page of the WAL nor a report can be written
 TAIL_BYTES = 4000
 TAIL_LINES = 3
+# Another process sends these: the end of the log is of the work before, and no cause.
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 # What the servers print, and what helps. The first that fits wins.
 CAUSES = (
@@ -38,6 +40,8 @@ def explain_exit(code: int, log_path: Path, offset: int) -> tuple[str, str]:
     for needle, cause, remedy in CAUSES:
         if needle in tail:
             return f"{how}: {cause}", remedy
+    if -code in FROM_OUTSIDE:
+        return how, f"Its log: {log_path}"
     said = " | ".join(_message_of(line.strip()) for line in tail.splitlines()[-TAIL_LINES:] if line.strip()).rstrip(".")
     return (f"{how}: {said}" if said else how), f"Its log: {log_path}"
 
