@@ -37,6 +37,7 @@ Fingerprint = Annotated[
 ]
 ErrorText = Annotated[str | None, typer.Option("--error", "-e", help="Error contains this text.")]
 OfUser = Annotated[str | None, typer.Option("--user", "-u", help="Of this user of the namespace.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")]
 OfNamespace = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Of this namespace. Default: all; with --user, AFTERMIND_NAMESPACE."),
@@ -164,7 +165,7 @@ def list_(
 @terminal.with_json
 def stats(
     *,
-    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Of this namespace. Default: all.")] = None,
+    namespace: Namespace = None,
     since: Since = None,
     limit: Limit = 50,
     wide: terminal.Wide = False,
@@ -184,14 +185,17 @@ def stats(
 @terminal.with_json
 def get(
     job_id: Annotated[str, typer.Argument(help="The job, or the end of its id.", show_default=False)],
+    *,
+    namespace: Namespace = None,
 ) -> dict[str, Json]:
     """Show one dead letter: its messages, payload, attempts, the model's answer if there is one, and its replays."""
 
     async def work(memory: Memory) -> tuple[DeadLetter, Sequence[Message | Episode]]:
-        whole = await job_ids.find_job_id(memory, job_id)
+        whole = await job_ids.find_job_id(memory, job_id, namespace=namespace)
         found = None if whole is None else await memory.dead_letters.get(whole)
-        if found is None:
-            why = "it is neither a dead letter's id nor the end of one; `aftermind dead-letters list` has them."
+        if found is None or namespace not in (None, found.job.scope.namespace):
+            where = "" if namespace is None else f" of namespace {namespace!r}"
+            why = f"it is neither a dead letter's id{where} nor the end of one; `aftermind dead-letters list` has them."
             raise errors.InvalidFilter("job", job_id, why)
         scope = found.job.scope
         said = {"by": "dead-letters get", "job": str(found.job.id)}

@@ -124,7 +124,11 @@ def export(
         path.write_bytes(data + b"\n")
     else:
         private_files.write(path, data + b"\n")  # mode 0600: the file has all content of the user
-    out.print(f"{len(taken.episodes):,} messages and {len(taken.facts):,} facts are in {to}.")
+    messages, facts = (
+        terminal.count_of(len(taken.episodes), "message"),
+        terminal.count_of(len(taken.facts), "fact"),
+    )
+    out.print(f"{messages} and {facts} are in {to}.")
     return {"to": to, "episodes": len(taken.episodes), "facts": len(taken.facts)}
 
 
@@ -146,7 +150,11 @@ def _export_all(namespace: str | None, to: str | None, *, vectors: bool) -> dict
     done = terminal.with_memory(work)
     if to is None:
         raise typer.Exit
-    out.print(f"{done['episodes']:,} messages and {done['facts']:,} facts of {done['users']:,} users are in {to}.")
+    messages, facts, users = (
+        terminal.count_of(int(done[name]), noun)
+        for name, noun in (("episodes", "message"), ("facts", "fact"), ("users", "user"))
+    )
+    out.print(f"{messages} and {facts} of {users} are in {to}.")
     return done
 
 
@@ -339,7 +347,7 @@ def _show_proof(proof: ErasureProof, user: str | None, namespace: str | None, *,
         table.add_row(place.name, place.examined, *counts, _verdict(place))
     _print_places(table, listed, len(proof.after.places))
     out.print(
-        f"Searched for the test message {proof.canary} and the ids of {len(proof.ids)} messages. "
+        f"Searched for the test message {proof.canary} and the ids of {terminal.count_of(len(proof.ids), 'message')}. "
         f"Deletion took {proof.seconds:.2f} s. {OWNED}\n{NOT_SEARCHED}"
     )
     owner = "--anonymous" if user is None else f"--user {shlex.quote(user)}"
@@ -414,7 +422,7 @@ def _check(user: str | None, *, anonymous: bool) -> None:
 
 def _what(session: str | None, before: str | None, ids: list[str] | None) -> str:
     if ids:
-        return f"{len(ids)} messages"
+        return terminal.count_of(len(ids), "message")
     told = [f"session {session}"] if session else []
     told += [f"messages before {before}"] if before else []
     return ", ".join(told) or "everything"

@@ -62,7 +62,8 @@ def start(
     out.print(f"From {escape(str(plan.active))} to [bold]{escape(str(plan.target))}[/]:")
     where = address_resolution.resolve(Settings())
     if plan.episodes:
-        out.print(f"{plan.episodes:,} episodes, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
+        episodes = terminal.count_of(plan.episodes, "episode")
+        out.print(f"{episodes}, about {plan.tokens:,} tokens, {terminal.dollars(plan.cost_usd)}.")
     else:
         out.print(f"Nothing to embed: {terminal.no_episodes(where)}.")
     if not dry_run and where.is_in_process:

@@ -152,7 +152,7 @@ def _done(done: RetentionResult) -> str:
     if not done.episodes or done.oldest is None or done.newest is None:
         return "Nothing to delete."
     span = f"remembered {terminal.when(done.oldest)} to {terminal.when(done.newest)}"
-    whose = f"{done.episodes:,} episodes of {done.users:,} {'user' if done.users == 1 else 'users'}, {span}"
+    whose = f"{terminal.count_of(done.episodes, 'episode')} of {terminal.count_of(done.users, 'user')}, {span}"
     if done.dry_run:
         return f"Would be deleted: {whose}, with the facts that have no other source."
     more = [f"{count:,} {name}" for name, count in done.rows.items() if count]

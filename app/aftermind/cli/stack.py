@@ -143,7 +143,8 @@ async def _follow_embedder(settings: Settings, *, workers: bool) -> None:
         cost = terminal.dollars(plan.cost_usd)
         await work.start()
         out.print(f"\nStored vectors are of {plan.active}; the settings name {plan.target}.")
-        out.print(f"Workers re-embed {plan.episodes:,} messages (about {plan.tokens:,} tokens, {cost}).")
+        messages = terminal.count_of(plan.episodes, "message")
+        out.print(f"Workers re-embed {messages} (about {plan.tokens:,} tokens, {cost}).")
         out.print("Recall uses the former vectors. When `aftermind reembed status` shows all,")
         out.print("run [bold]aftermind reembed cutover[/]. To keep the former embedder, set AFTERMIND_EMBEDDER.")
         return

@@ -35,6 +35,8 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     listed, grouped, wide = run("list").stdout, run("stats").stdout, run("list", "--wide").stdout
     got, unknown = run("get", str(job)[-8:], "--json"), run("get", "00000000")
     whole = run("get", str(stored))
+    of_namespace = run("get", str(job)[-8:], "--namespace", "default")
+    elsewhere = [run("get", each, "--namespace", "acme") for each in (str(job), str(job)[-8:])]
     of_user = run("list", "--user", "alice")
     timeline = run("timeline", str(job)[-8:], family="jobs")
     listed_by_end = run("list", "--id", str(job)[-8:], "--json", family="jobs")
@@ -48,6 +50,9 @@ def test_a_letter_is_listed_within_80_columns_and_found_by_the_end_of_its_id(
     assert str(job) in wide
     assert str(job)[-8:] in of_user.stdout, of_user.stderr
     assert json.loads(got.stdout)["job"]["id"] == str(job)
+    assert of_namespace.returncode == 0, of_namespace.stderr
+    assert [each.returncode for each in elsewhere] == [2, 2]
+    assert all("of namespace 'acme'" in each.stderr for each in elsewhere)
     for text in ("user         I like tea.", "answer       no JSON", '"episodes":["e"]'):
         assert text in whole.stdout
     assert timeline.returncode == 0, timeline.stderr  # its turn is unknown here
