@@ -80,7 +80,9 @@ def judge(error: Exception, *, before: str | None = None, is_own: bool = False) 
     if rule.sentence is Sentence.SNOOZE:
         wait = error.wait if isinstance(error, errors.ProviderPaused) else OUTAGE_PAUSE
         others_continue = isinstance(error, errors.TenantMoved) or is_smaller_possible(error)
-        return Snooze(after=wait, why=_redact(error), is_own=is_own or others_continue)
+        # Without the seconds: they are the wait's, and a text that is the same each time is one line of a timeline.
+        why = f"{error.provider} is paused: {error.why}" if isinstance(error, errors.ProviderPaused) else _redact(error)
+        return Snooze(after=wait, why=why, is_own=is_own or others_continue)
     is_namespaces = isinstance(error, errors.BudgetExhausted | errors.KeyMissing)  # other namespaces continue
     if rule.sentence is Sentence.WAIT and is_own and not is_namespaces:
         return Dead(failure=to_failure(error))

@@ -316,3 +316,18 @@ async def test_a_job_that_is_discarded_during_a_pause_does_not_run_after_it(oper
     await wait_until(is_done, description="a later job of the kind runs")
     (job,) = await memory.job_admin.list(wanted)
     assert (job.state, job.attempts) == (JobState.DISCARDED, 0)
+
+
+async def test_the_seconds_of_a_timeline_are_of_work_and_waits_and_events_are_moments(operated: Operated) -> None:
+    memory, space = operated.memory, operated.memory.namespace
+    receipt = await memory.remember("I live in Oslo.", user_id="alice", session_id="s1")
+    await receipt.extracted(timeout=PATIENCE_SECONDS)
+
+    found = await memory.job_admin.timeline(receipt.job_id, namespace=space)
+
+    assert found is not None
+    lasting = {step.name for step in found.steps if step.ended_at is not None}
+    moments = {step.name for step in found.steps if step.ended_at is None}
+    assert {"store", "extract", "extract attempt 1"} <= lasting
+    assert {"accepted", "MemoryUpdateStarted"} <= moments
+    assert not any(name.startswith("Memory") for name in lasting)

@@ -167,7 +167,11 @@ def _reason(turn: PendingTurn, paused: Sequence[JobPause]) -> str:
 @jobs.command()
 @terminal.with_json
 def timeline(any_id: AnyId, *, namespace: terminal.Namespace = None, wide: terminal.Wide = False) -> Timeline:
-    """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events.
+    """Show what happened to a turn: accepted, stored, embedded, extracted, facts, events, pauses and waits.
+
+    `seconds` are from the begin of a step to its end. Those of a job are its life until it was done, replayed or a dead
+    letter, waits included; those of an attempt are its work; those of a pause or a wait are the time in which the job
+    could not run. Acceptance, facts and events are moments, and have none; nor has a step that is not over.
 
     An embedder whose vectors are made while storing, such as `hash`, has no separate step.
     """

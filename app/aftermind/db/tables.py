@@ -359,7 +359,7 @@ JOB_PAUSES = Table(  # which jobs workers do not claim; '' means every namespace
     _time("created_at", now=True),
 )
 
-HOLD_HISTORY = Table(  # ended pauses, and discards (of `job_id`) that were restored; '' as above
+HOLD_HISTORY = Table(  # ended pauses, and of `job_id` restored discards and waits; '' as above
     "hold_history",
     METADATA,
     _id("namespace", nullable=False),
@@ -369,7 +369,7 @@ HOLD_HISTORY = Table(  # ended pauses, and discards (of `job_id`) that were rest
     Column("reason", Text, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
-    Column("ended_by", Text, nullable=False),
+    Column("ended_by", Text),  # NULL: a wait, which ends by itself
 )
 
 METRIC_HISTORY = Table(  # see db.metric_history; of the whole deployment

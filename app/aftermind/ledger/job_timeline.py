@@ -13,6 +13,7 @@ from aftermind.types.job_admin import EndedHold, Timeline, TimelineStep
 MAX_TURNS = 50  # of one job that a timeline names
 MAX_EVENTS = 200
 MAX_HOLDS = 200  # pauses that ended after the turn was accepted, the earliest first
+MAX_WAITS = 20  # of a job whose claims were given back, the latest ones: a provider may be away for days
 LAST_OUTCOMES = ("running", "done", "dead")  # of an attempt after which its job does not wait
 _FORMER = (JobState.REPLAYED, JobState.FORGOTTEN)
 
@@ -89,14 +90,15 @@ def job_ids_of(found: Timeline) -> list[JobId]:
 
 
 def with_holds(found: Timeline, holds: Iterable[EndedHold], *, for_tenant: bool) -> Timeline:
-    """The timeline with the discards of its jobs that were restored, and the pauses during which one of them waited.
+    """The timeline with the waits of its jobs, their discards that were restored, and the pauses during which one of
+    them waited.
 
     `for_tenant`: pauses of all namespaces are without reason and operators: they may name other tenants.
     """
     jobs = [step for step in found.steps if step.name in tuple(JobKind)]
     waits = [(job.name, list(_waits(job, found.steps))) for job in jobs]
     steps = [
-        _hold_step(each, for_tenant=for_tenant)
+        _hold_step(each, for_tenant=for_tenant) if each.ended_by is not None else _wait_step(each, found.steps)
         for each in holds
         if each.job_id is not None or any(each.kind in (None, kind) and _overlaps(each, times) for kind, times in waits)
     ]
@@ -117,6 +119,25 @@ def _waits(job: TimelineStep, steps: Iterable[TimelineStep]) -> Iterator[tuple[d
 
 def _overlaps(pause: EndedHold, times: Iterable[tuple[datetime, datetime | None]]) -> bool:
     return any(begin <= pause.ended_at and (end is None or pause.created_at <= end) for begin, end in times)
+
+
+def _wait_step(hold: EndedHold, steps: Iterable[TimelineStep]) -> TimelineStep:
+    """The wait after a claim that was given back, until the next attempt or the end of the job: an operator may let it
+    run earlier. Before those, and when it was due, it is not over.
+    """
+    ends = [
+        step.ended_at if step.name == hold.kind else step.at
+        for step in steps
+        if step.job_id == hold.job_id and step.state != "snoozed" and step.name.startswith(str(hold.kind))
+    ]
+    over = min((end for end in ends if end is not None and end > hold.created_at), default=None)
+    return TimelineStep(
+        name=f"{hold.kind} waited",
+        at=hold.created_at,
+        ended_at=None if over is None else min(hold.ended_at, over),
+        job_id=hold.job_id,
+        detail=hold.reason,
+    )
 
 
 def _hold_step(hold: EndedHold, *, for_tenant: bool) -> TimelineStep:

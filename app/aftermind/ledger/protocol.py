@@ -19,8 +19,8 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 class Backlog:
     """Unfinished work of one kind: how much may run now, for how long the oldest could, how much runs or waits.
 
-    `oldest_wait` leaves out jobs that an operator has paused: no worker may claim them. `replays` are
-    those of the runnable that a replay plan put in.
+    `oldest_wait` leaves out jobs that an operator has paused: no worker may claim them. After the pause it counts from
+    its end. `replays` are those of the runnable that a replay plan put in.
     """
 
     kind: JobKind
@@ -217,7 +217,10 @@ class Ledger(Protocol):
         """Hand back a failed attempt, to run again `after` from now. Whether there is another try is the caller's."""
 
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
-        """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back."""
+        """Hand back without a failure: an outage, a budget or a pause. Gives the attempt back.
+
+        Keeps the wait and its reason for timelines, the last `MAX_WAITS` of a job.
+        """
 
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
@@ -243,7 +246,7 @@ class Ledger(Protocol):
         """Record that workers crashed with these turns, which are stored now: as attempts, of the store job."""
 
     async def return_leases(self, leases: Sequence[Lease], *, why: str, uncount_loss: bool = False) -> frozenset[JobId]:
-        """Release several jobs like `snooze`, in one call; those whose token fitted.
+        """Release several jobs like `snooze`, in one call and without a wait; those whose token fitted.
 
         With `uncount_loss` (the database was away when they were to be released), the loss of a lease that has expired
         since is not counted any more, and a job that was dead-lettered for it waits again; an attempt of another worker

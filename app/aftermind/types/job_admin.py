@@ -61,10 +61,10 @@ class JobPause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedHold:
-    """Why jobs waited for an operator until `ended_at`: a pause that was ended, or a discard that was restored.
+    """Why jobs waited until `ended_at`: a pause that was ended, a discard that was restored, or a claim given back.
 
-    `job_id` is the discarded job, None for a pause. `reason` names the operator too, `ended_by` is the one that ended
-    it.
+    `job_id` is the discarded job, or that of the claim; None for a pause. Of pauses and discards `reason` names the
+    operator too, and `ended_by` is the one that ended it. A wait after a claim ends by itself: its `ended_by` is None.
     """
 
     kind: JobKind | None
@@ -73,7 +73,7 @@ class EndedHold:
     reason: str
     created_at: datetime
     ended_at: datetime
-    ended_by: str
+    ended_by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,11 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """A step of a turn's processing: `at` it began (a step without `ended_at` is a moment, or is not over)."""
+    """A step of a turn's processing, from `at` to `ended_at`; without `ended_at` it is a moment, or is not over.
+
+    A job lasts from its creation (a store job: from the acceptance of its turn) to its end, waits included; an attempt
+    from its claim to its end; a pause or a wait while the job could not run. Acceptance, facts and events are moments.
+    """
 
     name: str
     at: datetime
@@ -126,7 +130,7 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events, and delays by operators.
+    """A turn's processing, step by step: accepted, stored, embedded, extracted, facts, events, pauses and waits.
 
     `job_id` is its store job; `turns` are the store jobs of all turns that the job asked for works on.
     """

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -76,6 +78,82 @@ async def test_old_jobs_are_overdue_unless_they_are_paused(
     assert paused.verdict == "warning", "in words, as in the table"
     assert f"`{command}`" in paused.remedy
     assert any(each.verdict is Verdict.BAD for each in findings) == is_overdue
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "is_of_it"),
+    [
+        (None, None, True),
+        ("extract", None, True),
+        (None, "default", True),
+        ("extract", "default", True),
+        ("store", None, False),
+        ("extract", "other", False),
+    ],
+)
+@pytest.mark.parametrize("still_paused", [None, "third"])
+@pytest.mark.parametrize("position", ["1", "NULL"])
+async def test_the_age_of_a_job_counts_from_the_end_of_its_pause(
+    database: Database,
+    settings: Settings,
+    kind: str | None,
+    namespace: str | None,
+    is_of_it: bool,
+    still_paused: str | None,
+    position: str,
+) -> None:
+    await psql_async(database.url, OLD_JOB.format(position=position))
+    async with Memory(settings=settings) as memory:
+        if still_paused is not None:
+            await memory.job_admin.pause(kind="extract", namespace=still_paused, reason="held", actor="ops")
+        await memory.job_admin.pause(kind=kind, namespace=namespace, reason="maintenance", actor="ops")
+        await memory.job_admin.resume(kind=kind, namespace=namespace, actor="ops")
+
+        health = await memory.health()
+
+    [row] = health.work
+    assert (row.age_seconds < 600) is is_of_it
+    assert bool(health.overdue) is not is_of_it
+
+
+@pytest.mark.parametrize("position", ["1", "NULL"])
+async def test_the_end_of_the_pause_of_one_namespace_hides_no_overdue_job_of_others(
+    database: Database, settings: Settings, position: str
+) -> None:
+    await psql_async(database.url, OLD_JOB.format(position=position))
+    older = OLD_JOB.replace("'default'", "'resumed'").replace("1 hour", "2 hours")
+    await psql_async(database.url, older.format(position=position))
+    async with Memory(settings=settings) as memory:
+        for _ in range(2):  # the last pause counts
+            await memory.job_admin.pause(kind="extract", namespace="resumed", reason="maintenance", actor="ops")
+            await memory.job_admin.resume(kind="extract", namespace="resumed", actor="ops")
+        [overdue] = (await memory.health()).overdue
+
+    assert round(overdue.age_seconds / 3_600) == 1
+
+
+async def test_the_age_of_a_turn_of_one_process_counts_from_the_end_of_its_pause(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path, embedder="hash", extractor="rules", run_jobs=False)
+    async with Memory(f"sqlite:{tmp_path}/bot.db", settings=settings) as memory:
+
+        async def age() -> float:
+            return sum(row.age_seconds for row in (await memory.health()).work)
+
+        await memory.remember("I live in Oslo.", user_id="alice")
+        before = await wait_until(lambda: _above(1.0, age), description="it could run for a second")
+        begun = time.monotonic()
+        await memory.job_admin.pause(kind="store", namespace="other", reason="of others", actor="ops")
+        await memory.job_admin.resume(kind="store", namespace="other", actor="ops")
+        assert await age() >= before
+        await memory.job_admin.pause(kind="store", reason="maintenance", actor="ops")
+        await memory.job_admin.resume(kind="store", actor="ops")
+
+        assert await age() <= time.monotonic() - begun
+
+
+async def _above(limit: float, age: Callable[[], Awaitable[float]]) -> float:
+    found = await age()
+    return found if found > limit else 0.0
 
 
 @pytest.mark.parametrize("position", ["1", "NULL"])

@@ -1,12 +1,13 @@
 """Embedding and extraction while the provider errs: what waits, is tried again, is dead, and is paid once."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from aftermind import errors
+from aftermind import Memory, errors
 from aftermind.llm.rate_limit_and_circuit_breaker import FAILURES
 from aftermind.settings import Settings
 from aftermind.types import Job, JobKind, JobState, Lease, Message, Scope, Turn
@@ -300,3 +301,23 @@ async def test_long_texts_that_time_out_pause_no_short_texts_of_another_tenant(
 
     assert (tally.done, tally.retried + tally.snoozed, tally.pause) == (40, 2, None)
     assert (await counted(runtime, Scope(namespace="quiet", user_id="ann")))["embedded"] == 40
+
+
+async def test_the_timeline_of_a_job_that_waited_for_a_paused_provider_has_its_reason(
+    runtime: Runtime, model: ScriptedOpenAI
+) -> None:
+    await remember(runtime, turn_of("ann", SAID))
+    for _ in range(FAILURES):
+        model.script.plan = ["500"]
+        assert (await work(runtime, JobKind.EXTRACT)).retried
+    assert (await work(runtime, JobKind.EXTRACT)).snoozed == 1, "the provider is paused"
+
+    (job,) = await jobs(runtime, JobKind.EXTRACT)
+    async with Memory(settings=runtime.settings) as memory:
+        found = await memory.job_admin.timeline(job.id)
+
+    assert found is not None
+    assert job.attempts == FAILURES
+    (wait,) = [step for step in found.steps if step.name == "extract waited"]
+    assert wait.job_id == job.id
+    assert re.fullmatch(r"\S+ is paused: .+", str(wait.detail)), wait.detail

@@ -85,6 +85,7 @@ async def test_a_scrape_tells_what_lies_about_and_since_when(
             )
             assert refused.status_code == 401
             assert "AFTERMIND_METRICS_TOKEN" in refused.text
+            assert "Until the first API key exists, the local token" in refused.text
             assert "api-keys create" not in refused.text
             seen = await wait_until(
                 lambda: _with(url, {'aftermind_runnable_jobs{kind="store"}': 2.0}), description="two turns are seen"

@@ -223,8 +223,7 @@ async def timeline(tx: Transaction, turns: Sequence[JobId]) -> Timeline | None:
         attempts=[attempt for each in family for attempt in each.attempts],
         facts=[(each.id, each.recorded_at) for each in drawn],
         events=[
-            TimelineStep(name=each.event, at=each.at, ended_at=each.at, job_id=JobId(UUID(each.job_id)))
-            for each in events[:MAX_EVENTS]
+            TimelineStep(name=each.event, at=each.at, job_id=JobId(UUID(each.job_id))) for each in events[:MAX_EVENTS]
         ],
     )
 

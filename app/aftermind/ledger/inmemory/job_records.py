@@ -190,15 +190,30 @@ def created(job: Job) -> tuple[datetime, JobId]:
 
 
 def count_backlog(
-    kind: JobKind, jobs: Sequence[Job], now: datetime, *, paused: Set[str | None] = frozenset()
+    kind: JobKind,
+    jobs: Sequence[Job],
+    now: datetime,
+    *,
+    paused: Set[str | None] = frozenset(),
+    ended: Sequence[EndedHold] = (),
 ) -> Backlog:
-    """The backlog of a kind. `paused` are namespaces whose jobs wait for an operator; None is every one."""
+    """The backlog of a kind. `paused` are namespaces whose jobs wait for an operator; None is every one. `ended` are
+    the pauses of the kind that were ended.
+    """
+    resumed: dict[str | None, datetime] = {}
+    for pause in ended:
+        resumed[pause.namespace] = max(pause.ended_at, resumed.get(pause.namespace, pause.ended_at))
+
+    def runnable_since(job: Job) -> datetime:
+        ends = (resumed.get(namespace) for namespace in (None, job.scope.namespace))
+        return max([job.run_at, *(end for end in ends if end is not None)])
+
     runnable = [job for job in jobs if job.state in WAITING and job.run_at <= now]
     claimable = [] if None in paused else [job for job in runnable if job.scope.namespace not in paused]
     return Backlog(
         kind=kind,
         runnable=len(runnable),
-        oldest_wait=max((now - job.run_at for job in claimable), default=None),
+        oldest_wait=max((now - runnable_since(job) for job in claimable), default=None),
         running=sum(job.state is JobState.RUNNING for job in jobs),
         waiting=sum(job.state in WAITING and job.run_at > now for job in jobs),
         dead=sum(job.state is JobState.DEAD for job in jobs),

@@ -14,7 +14,7 @@ from aftermind.db.database_protocol import Transaction
 from aftermind.db.inmemory_database import MemoryDatabase, MemoryTransaction, mem
 from aftermind.ledger.inmemory import job_records
 from aftermind.ledger.inmemory.job_records import UNFINISHED, WAITING, Record
-from aftermind.ledger.job_timeline import follow_ups_by_kind
+from aftermind.ledger.job_timeline import MAX_WAITS, follow_ups_by_kind
 from aftermind.ledger.protocol import Backlog, DailyUsage, Failure, ModelUsage, OnBuried, Tried, Unstored
 from aftermind.types import Attempt, Job, JobId, JobKind, JobState, Json, Lease, LeaseToken, NewJob, Scope, Turn
 from aftermind.types.job import SERIAL_KINDS, FollowUp, failed_state, is_last_chance, together
@@ -250,6 +250,7 @@ class InMemoryLedger:
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         async with self._database.transaction() as tx:
             self._close(tx, lease, JobState.QUEUED, "snoozed", after=after, give_back=True, note=why)
+            _keep_wait(tx, jobs_table(tx)[lease.job.id], number=lease.job.attempts, why=why)
 
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None
@@ -298,7 +299,8 @@ class InMemoryLedger:
         returned: set[JobId] = set()
         for lease in leases:
             with suppress(errors.LeaseLost):
-                await self.snooze(lease, after=timedelta(0), why=why)
+                async with self._database.transaction() as tx:
+                    self._close(tx, lease, JobState.QUEUED, "snoozed", after=timedelta(0), give_back=True, note=why)
                 returned.add(lease.job.id)
         return frozenset(returned)
 
@@ -406,7 +408,14 @@ class InMemoryLedger:
             now = self._database.now()
             jobs = {kind: [record.job for record in _live(tx, kind)] for kind in JobKind}
             paused = {kind: _paused_namespaces(tx, kind) for kind in JobKind}
-        return [job_records.count_backlog(kind, jobs[kind], now, paused=paused[kind]) for kind in JobKind]
+            holds: list[EndedHold] = list(mem(tx).table("hold_history").values())
+        ended = [hold for hold in holds if hold.job_id is None]
+        return [
+            job_records.count_backlog(
+                kind, jobs[kind], now, paused=paused[kind], ended=[each for each in ended if each.kind in (None, kind)]
+            )
+            for kind in JobKind
+        ]
 
     async def spending(self, namespace: str, *, since: date | None, owner: Scope | None = None) -> list[DailyUsage]:
         async with self._database.transaction(read_only=True) as tx:
@@ -619,6 +628,32 @@ def _drop(tx: Transaction, job_id: JobId) -> None:
         _drop_unstored(tx, record.job)
     for rows in (_finished(tx), _live_index(tx, record.job.kind), jobs_table(tx), run.table("follows")):
         run.drop(rows, job_id)
+
+
+def _keep_wait(tx: Transaction, record: Record, *, number: int, why: str) -> None:
+    """Why a job whose claim was given back waits; one row while the reason is the same, without an attempt between."""
+    holds: dict[UUID, EndedHold] = mem(tx).table("hold_history")
+    job = record.job
+    earlier = [(id_, hold) for id_, hold in holds.items() if hold.job_id == job.id and hold.ended_by is None]
+    earlier.sort(key=lambda each: each[1].created_at)
+    if earlier:
+        id_, last = earlier[-1]
+        between = (each.ended_at for each in record.attempts if each.number < number)
+        if last.reason == why and not any(end is not None and end > last.created_at for end in between):
+            mem(tx).put(holds, id_, replace(last, ended_at=job.run_at))
+            return
+    for id_, _ in earlier[: max(0, len(earlier) - MAX_WAITS + 1)]:
+        mem(tx).drop(holds, id_)
+    wait = EndedHold(
+        kind=job.kind,
+        namespace=job.scope.namespace,
+        job_id=job.id,
+        reason=why,
+        created_at=job.updated_at,
+        ended_at=job.run_at,
+        ended_by=None,
+    )
+    mem(tx).put(holds, uuid4(), wait)
 
 
 def _follow(tx: Transaction, job: NewJob, by: JobId) -> None:

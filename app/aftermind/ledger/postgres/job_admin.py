@@ -172,7 +172,7 @@ _RESUME = text(
     SELECT namespace, kind, reason || ' (' || actor || ')', created_at, CAST(:actor AS text) FROM ended
     """
 )
-# Discards by `hold_history_job`, pauses by `hold_history_ended`; locks nothing.
+# Waits and discards by `hold_history_job`, pauses by `hold_history_pauses`; locks nothing.
 _ENDED_HOLDS = text(
     f"""
     SELECT namespace, kind, job_id, reason, created_at, ended_at, ended_by FROM aftermind.hold_history
@@ -250,7 +250,7 @@ _TURN_FACTS = text(
 )
 _TURN_EVENTS = text(
     f"""
-    SELECT event ->> 'event' AS name, event ->> 'job_id' AS job, created_at, published_at FROM aftermind.events
+    SELECT event ->> 'event' AS name, event ->> 'job_id' AS job, created_at FROM aftermind.events
     WHERE namespace = :namespace AND user_id = :user AND event ->> 'job_id' = ANY(CAST(:jobs AS text[]))
     ORDER BY seq LIMIT {MAX_EVENTS}
     """
@@ -393,7 +393,7 @@ async def pauses(tx: Transaction) -> list[JobPause]:
 
 
 async def ended_holds(tx: Transaction, namespace: str, jobs: Sequence[JobId], *, since: datetime) -> list[EndedHold]:
-    """Discards of these jobs that were restored, and pauses of the namespace that ended since then."""
+    """Waits of these jobs, their discards that were restored, and pauses of the namespace that ended since then."""
     return [
         EndedHold(
             kind=JobKind(row.kind) if row.kind else None,
@@ -434,8 +434,5 @@ async def timeline(tx: Transaction, turns: Sequence[JobId]) -> Timeline | None:
         jobs=jobs,
         attempts=attempts,
         facts=[(FactId(each.id), each.recorded_at) for each in facts],
-        events=[
-            TimelineStep(name=each.name, at=each.created_at, ended_at=each.published_at, job_id=JobId(UUID(each.job)))
-            for each in events
-        ],
+        events=[TimelineStep(name=each.name, at=each.created_at, job_id=JobId(UUID(each.job))) for each in events],
     )

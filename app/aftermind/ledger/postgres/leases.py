@@ -14,6 +14,7 @@ from aftermind import errors
 from aftermind.db.database_protocol import Transaction
 from aftermind.db.postgres_transaction import pg
 from aftermind.db.tables import JOBS, SERIAL_KINDS
+from aftermind.ledger.job_timeline import MAX_WAITS
 from aftermind.ledger.postgres.enqueue import PLACE
 from aftermind.ledger.postgres.rows import to_job
 from aftermind.ledger.protocol import Failure, ModelUsage, Tried
@@ -226,8 +227,7 @@ _HOLD = text(
 )
 
 # The fence: a row whose token does not fit any more is not touched, and the caller rolls its effect back.
-_CLOSE = text(
-    """
+_CLOSING = """
     WITH closed AS (
         UPDATE aftermind.jobs AS jobs
         SET state = :state, attempts = attempts - CASE WHEN CAST(:give_back AS boolean) THEN 1 ELSE 0 END,
@@ -244,13 +244,37 @@ _CLOSE = text(
             model = coalesce(:model, model)
         FROM unnest(CAST(:ids AS uuid[]), CAST(:tokens AS uuid[]), CAST(:numbers AS int[])) AS held (id, token, number)
         WHERE jobs.id = held.id AND jobs.token = held.token AND jobs.state = 'running'
-        RETURNING jobs.id, held.number
+        RETURNING jobs.id, jobs.namespace, jobs.kind, jobs.updated_at, jobs.run_at, held.number
     ), ended AS (
         UPDATE aftermind.job_attempts AS attempts
         SET ended_at = clock_timestamp(), outcome = :outcome, error_class = :error_class, error = :error,
             model = coalesce(:model, attempts.model), tokens_in = attempts.tokens_in + :tokens_in,
             tokens_out = attempts.tokens_out + :tokens_out, cost_usd = attempts.cost_usd + :cost_usd
         FROM closed WHERE attempts.job_id = closed.id AND attempts.number = closed.number
+    )
+"""
+_CLOSE = text(f"{_CLOSING} SELECT id FROM closed")
+# The wait of one job, by `hold_history_job`. One that continues for the same reason, without an attempt between, is one
+# row: a provider that is away for a day has a job claimed and given back thousands of times.
+_SNOOZE = text(
+    f"""
+    {_CLOSING}, earlier AS (
+        SELECT holds.id, reason, created_at FROM aftermind.hold_history AS holds
+        WHERE job_id = (SELECT id FROM closed) AND ended_by IS NULL
+    ), extended AS (
+        UPDATE aftermind.hold_history AS holds SET ended_at = closed.run_at
+        FROM closed, (SELECT * FROM earlier ORDER BY created_at DESC LIMIT 1) AS last
+        WHERE holds.id = last.id AND last.reason = :note AND NOT EXISTS (
+            SELECT 1 FROM aftermind.job_attempts AS attempts
+            WHERE attempts.job_id = closed.id AND attempts.number < closed.number
+              AND attempts.ended_at > last.created_at)
+        RETURNING holds.id
+    ), added AS (
+        INSERT INTO aftermind.hold_history (namespace, kind, job_id, reason, created_at, ended_at)
+        SELECT namespace, kind, id, :note, updated_at, run_at FROM closed WHERE NOT EXISTS (SELECT 1 FROM extended)
+    ), dropped AS (
+        DELETE FROM aftermind.hold_history WHERE NOT EXISTS (SELECT 1 FROM extended)
+        AND id IN (SELECT id FROM earlier ORDER BY created_at DESC OFFSET {MAX_WAITS - 1})
     )
     SELECT id FROM closed
     """
@@ -522,12 +546,16 @@ async def close(
     failure: Failure | None = None,
     spent: ModelUsage | None = None,
     note: str | None = None,
+    is_wait: bool = False,
 ) -> frozenset[JobId]:
-    """End an attempt: `state` is what the job is then. The ids of those whose token fitted."""
+    """End an attempt: `state` is what the job is then. The ids of those whose token fitted.
+
+    `is_wait`: keep for timelines why the job, which has to be one, waits.
+    """
     if not leases:
         return frozenset()
     rows = await pg(tx).rows(
-        _CLOSE,
+        _SNOOZE if is_wait else _CLOSE,
         **_held(leases),
         state=state,
         outcome=outcome,

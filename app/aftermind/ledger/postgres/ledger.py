@@ -28,12 +28,38 @@ PROMOTE_EVERY = timedelta(seconds=0.1)  # how often due jobs are promoted while 
 CLAIM_TRIES = 3  # two claims that compete for one session: the unique index admits one, the other retries
 COUNTED = 10_000  # of each kind and state; beyond it the backlog is a lower bound
 
+
+def _count_runnable(place: str) -> str:
+    """How many jobs of a kind could run, since when the oldest could, and how many of them are of replays.
+
+    A job could run since its time, or since the end of the last pause of it. Minima by namespace first: pauses are of
+    namespaces, and ten thousand jobs are of few.
+    """
+    return f"""
+    SELECT coalesce(sum(jobs), 0)::bigint AS jobs, min(greatest(oldest, {_RESUMED_AT})) AS oldest,
+           coalesce(sum(replays), 0)::bigint AS replays
+    FROM (SELECT namespace, count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
+        SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
+        WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND {place} LIMIT {COUNTED}
+    ) AS listed GROUP BY namespace) AS one
+    """
+
+
+_RESUMED_AT = """(
+    SELECT max(resumed.at) FROM resumed
+    WHERE resumed.kind IN ('', kinds.kind) AND resumed.namespace IN ('', one.namespace))"""
+_IN_ORDER = "queue_position IS NOT NULL ORDER BY queue_position, run_at"
+_DUE = "queue_position IS NULL AND run_at <= now() {} ORDER BY run_at"
 # A paused job waits for an operator, and not for a worker; '' is every namespace. While single namespaces are paused,
 # their jobs may be more than are counted: the oldest of the others is searched apart.
 _SOME_PAUSED = "paused.namespaces IS NOT NULL AND '' <> ALL(paused.namespaces)"
-# Each count by its partial index, and bounded: it is asked every few seconds, also with a million jobs waiting.
+# Each count by its partial index, and bounded: it is asked every few seconds, also with a million jobs waiting. Ended
+# pauses by `hold_history_pauses`.
 _BACKLOG = text(
     f"""
+    WITH resumed AS MATERIALIZED (
+        SELECT namespace, kind, max(ended_at) AS at FROM aftermind.hold_history WHERE job_id IS NULL GROUP BY 1, 2
+    )
     SELECT kinds.kind, ready.jobs AS ready, due.jobs AS due, ready.replays + due.replays AS replays,
            now() - CASE WHEN paused.namespaces IS NULL THEN least(ready.oldest, due.oldest) ELSE others.oldest END
            AS oldest_wait,
@@ -42,26 +68,19 @@ _BACKLOG = text(
     LATERAL (SELECT array_agg(namespace) AS namespaces FROM aftermind.job_pauses
         WHERE kind IN ('', kinds.kind)) AS paused,
     LATERAL (SELECT CASE WHEN {_SOME_PAUSED} THEN least(
-        (SELECT min(one.run_at) FROM (
+        (SELECT min(greatest(one.run_at, {_RESUMED_AT})) FROM (
             {ready_namespaces("kinds.kind")}
-            SELECT first.run_at FROM namespaces CROSS JOIN LATERAL (
+            SELECT namespaces.namespace, first.run_at FROM namespaces CROSS JOIN LATERAL (
                 SELECT run_at FROM aftermind.jobs
                 WHERE kind = kinds.kind AND namespace = namespaces.namespace
                   AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL
                 ORDER BY queue_position, run_at LIMIT 1) AS first
             WHERE namespaces.namespace <> ALL(paused.namespaces)) AS one),
-        (SELECT run_at FROM aftermind.jobs
-         WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NULL AND run_at <= now()
-           AND namespace <> ALL(paused.namespaces) ORDER BY run_at LIMIT 1)) END AS oldest
+        (SELECT oldest FROM ({_count_runnable(_DUE.format("AND namespace <> ALL(paused.namespaces)"))}) AS others)
+        ) END AS oldest
     ) AS others,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
-        SELECT run_at, replay_plan_id FROM aftermind.jobs
-        WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NOT NULL
-        ORDER BY queue_position, run_at LIMIT {COUNTED}) AS found) AS ready,
-    LATERAL (SELECT count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
-        SELECT run_at, replay_plan_id FROM aftermind.jobs
-        WHERE kind = kinds.kind AND state IN ('queued', 'retrying') AND queue_position IS NULL AND run_at <= now()
-        ORDER BY run_at LIMIT {COUNTED}) AS found) AS due,
+    LATERAL ({_count_runnable(_IN_ORDER)}) AS ready,
+    LATERAL ({_count_runnable(_DUE.format(""))}) AS due,
     LATERAL (SELECT count(*) AS jobs FROM (
         SELECT 1 FROM aftermind.jobs
         WHERE state = 'running' AND kind = kinds.kind LIMIT {COUNTED}) AS found) AS running,
@@ -229,7 +248,7 @@ class PostgresLedger:
 
     async def snooze(self, lease: Lease, *, after: timedelta, why: str) -> None:
         async with self._database.statements() as tx:
-            await working.close_one(tx, lease, "queued", "snoozed", after=after, give_back=True, note=why)
+            await working.close_one(tx, lease, "queued", "snoozed", after=after, give_back=True, note=why, is_wait=True)
 
     async def mark_dead(
         self, tx: Transaction | None, lease: Lease, failure: Failure, *, spent: ModelUsage | None = None

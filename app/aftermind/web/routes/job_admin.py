@@ -76,7 +76,7 @@ class PendingTurnOut(schemas.Shape):
 
 
 class StepOut(schemas.Shape):
-    """A step; without `ended_at` it is a moment, or is not over."""
+    """A step, from `at` to `ended_at`; without `ended_at` it is a moment, or is not over. See `TimelineStep`."""
 
     name: str
     at: datetime
@@ -182,8 +182,12 @@ async def pending_turns(memory: Remembering, who: Operator, limit: Limit = 100) 
 
 @router.get("/timelines/{any_id}", summary="What happened to a turn")
 async def timeline(any_id: UUID, memory: Remembering, who: Operator) -> TimelineOut:
-    """By the id of one of its jobs, episodes or facts: accepted, stored, embedded, extracted, facts, events, and delays
-    by operators: ended pauses during which one of its jobs waited, and discarded jobs that were restored.
+    """By the id of one of its jobs, episodes or facts: accepted, stored, embedded, extracted, facts, events, and
+    delays: ended pauses during which one of its jobs waited, discarded jobs that were restored, and waits for a
+    provider, a budget or an outage (`extract waited`, with the reason).
+
+    A step lasts from `at` to `ended_at`: a job from acceptance or creation to its end, waits included, an attempt as
+    long as its work. Without `ended_at` it is a moment (acceptance, facts, events), or is not over.
 
     Ended pauses of every namespace have a reason and operators only for a key with the right `tenants`.
     """

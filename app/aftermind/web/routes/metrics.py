@@ -17,7 +17,10 @@ from aftermind.web.cached_health_check import SharedHealth
 
 router = APIRouter()
 
-REMEDY = "Set AFTERMIND_METRICS_TOKEN for the service, and send `Authorization: Bearer TOKEN`."
+REMEDY = (
+    "Set AFTERMIND_METRICS_TOKEN for the service, and send `Authorization: Bearer TOKEN`. Until the first API key "
+    "exists, the local token (`web.token` in the state folder) works too."
+)
 
 WORK = {
     "runnable": (
@@ -35,7 +38,8 @@ WORK = {
     ),
     "age_seconds": (
         "aftermind_oldest_runnable_seconds",
-        "For how long the oldest of the runnable could run; jobs that are paused or wait for a provider are left out.",
+        "For how long the oldest of the runnable could run, after a pause since its end; jobs that are paused or wait "
+        "for a provider are left out.",
     ),
 }
 

@@ -498,7 +498,8 @@ CREATE TABLE aftermind.job_pauses (
     PRIMARY KEY (namespace, kind)
 );
 
--- Pauses that were ended, and discards of jobs (`job_id`) that were restored: why a job waited, for its timeline.
+-- Pauses that were ended, discards of jobs (`job_id`) that were restored, and waits of jobs whose claim was given back
+-- (`ended_by` NULL): why a job waited, for its timeline.
 CREATE TABLE aftermind.hold_history (
     namespace text COLLATE "C" NOT NULL,
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -507,10 +508,11 @@ CREATE TABLE aftermind.hold_history (
     reason text NOT NULL,
     created_at timestamptz NOT NULL,
     ended_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    ended_by text NOT NULL
+    ended_by text
 );
 CREATE INDEX hold_history_job ON aftermind.hold_history (job_id) WHERE job_id IS NOT NULL;
 CREATE INDEX hold_history_ended ON aftermind.hold_history (ended_at);
+CREATE INDEX hold_history_pauses ON aftermind.hold_history (namespace, kind, ended_at) WHERE job_id IS NULL;
 
 -- Samples of the metrics of the whole deployment, a minute or an hour each; see db.metric_history.
 CREATE TABLE aftermind.metric_history (
