@@ -90,7 +90,7 @@ async def _answer(
 async def _has_earlier_session(runtime: Runtime, lease: Lease, episodes: Sequence[Episode]) -> bool:
     """Whether the user has another session with an older message that a job will extract.
 
-    Of two sessions that wait, each with a message older than the other's last, the one with the oldest message goes on.
+    Of two sessions that wait, each with a message older than the other's last, the one with the oldest one continues.
     """
     scope = lease.job.scope
     jobs = await runtime.ledger.jobs(

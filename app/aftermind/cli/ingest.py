@@ -155,7 +155,7 @@ def _read(name: str, user: str | None, session: str | None) -> Iterable[importer
 
 
 def _exports_for(user: str, found: Sequence[importers.Found]) -> list[importers.Found]:
-    """What is of an export for this user, in place of the one whom the export is of."""
+    """What is of an export, for this user in place of its own."""
     owners = {str(each.user_id) for each in found if _is_exported(each)}
     if len(owners) > 1:
         why = f"the exports are of {len(owners)} users ({', '.join(sorted(owners))}). Ingest one, or leave --user out."

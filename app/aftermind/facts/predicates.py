@@ -164,7 +164,7 @@ def searched_text(fact: Fact) -> str:
 
 
 def is_vaguer(predicate: str, new: str, old: str) -> bool:
-    """Whether a new object says less than an old one and contradicts nothing of it: the year of a birthday."""
+    """Whether a new object has less than an old one and contradicts nothing of it: the year of a birthday."""
     if predicate != "birthday" or not re.fullmatch(r"\d{4}", new.strip()):
         return False
     return new.strip() in old or not re.search(r"\d{4}", old)

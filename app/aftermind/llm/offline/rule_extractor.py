@@ -539,7 +539,7 @@ class _Sentence:
 
     def _without_other_clauses(self, words: str) -> str:
         """The words without other clauses, whose times are not of the part; after a relative clause between commas the
-        part goes on: "I moved to Paris, where my sister lives, in 2018"."""
+        part continues: "I moved to Paris, where my sister lives, in 2018"."""
         place = 0
         while (clause := self._grammar.other_clause.search(words, place)) is not None:
             comma = words.find(",", clause.end()) if clause["relative"] else -1
