@@ -100,6 +100,7 @@ async def test_a_corrected_fact_has_its_new_object_in_one_step(memory: Memory, u
     fact = await memory.facts.add("user", "lives_in", "Oslo", user_id=user, valid_from=since)
 
     corrected = await memory.facts.correct(fact, "Bergen", user_id=user)
+    assert await memory.facts.correct(corrected, "Bergen", user_id=user) == corrected, "it changes nothing"
 
     (found,) = await memory.facts.query(user_id=user)
     assert (found.object, found.valid_from) == ("Bergen", since)

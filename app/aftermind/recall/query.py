@@ -28,7 +28,6 @@ SCOPE = ("user_id", "session_id", "agent_id", "namespace", "group")  # named at 
 SYNONYMS = {
     "user": "user_id",
     "session": "session_id",
-    "as_of": "known_at",
     "top_k": "limit",
     "k": "limit",
     "max_tokens": "token_budget",
@@ -125,6 +124,8 @@ class Query:
             name = min(unknown)
             near = nearest_name(name, (*SCOPE, *RecallOptions.__annotations__), SYNONYMS)
             hint = f"Did you mean {near}?" if near else f"It has {', '.join((*SCOPE, *RecallOptions.__annotations__))}."
+            if name == "as_of":
+                hint = "For what was true then, name the time in the text; `known_at` is what memory held then."
             raise TypeError(f"recall has no option {name!r}. {hint}")
         asked: RecallOptions = {**_DEFAULTS, **(defaults or {})}
         asked.update({name: value for name, value in options.items() if value is not None})  # type: ignore[typeddict-item]

@@ -196,6 +196,10 @@ NUTS = ["peanuts", "mostly all tree nuts"]
         ("I no longer work at Acme and started a bakery in 2020.", ["works_at Acme <2024-06-12"]),
         ("I no longer work at Acme much to my relief.", ["works_at Acme <2024-06-12"]),
         ("I became a flight attendant.", ["has_job flight attendant"]),
+        ("Jonas and I got married in June.", ["spouse Jonas >2024-06-01", "relationship_status married >2024-06-01"]),
+        ("My sister Ann and I got married on the same day.", ["has_sibling Ann", "relationship_status married"]),
+        ("He and I got married.", ["relationship_status married"]),
+        ("We visited Porto last week.", ["visited Porto >2024-06-03"]),
         ("I got a new job as a product manager at Philips.", ["works_at Philips", "has_job product manager"]),
         ("I got a new job as a nurse at Mercy and start in May.", []),
         ("I got promoted to senior engineer last week.", ["has_job senior engineer >2024-06-03"]),
@@ -1057,6 +1061,16 @@ def test_a_correction_is_about_what_is_believed(sentence: str, expected: list[st
     beliefs = [Belief("user", *each) for each in BELIEVED]
 
     assert statements(sentence, beliefs) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["started at Imec as a data engineer", "joined Imec as a data engineer", "now work at Imec as a data engineer"],
+)
+def test_a_new_employer_with_the_job_there_is_stated_behind_the_one_that_was_left(words: str) -> None:
+    said = statements(f"I left Acme and {words}.", [Belief("user", "works_at", "Acme")])
+
+    assert [each.partition(" >")[0] for each in said] == ["works_at Acme <2024-06-12", *IMEC]
 
 
 def test_the_death_of_a_namesake_ends_no_marriage() -> None:

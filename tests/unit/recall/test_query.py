@@ -53,7 +53,7 @@ def test_roles_have_the_names_that_messages_have_in_other_libraries() -> None:
 @pytest.mark.parametrize(
     ("given", "hint"),
     [
-        ("as_of", "Did you mean known_at"),
+        ("as_of", "For what was true then, name the time in the text"),
         ("limits", "Did you mean limit"),
         ("colour", "It has user_id, .*token_budget, mode, "),
     ],
