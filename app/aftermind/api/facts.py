@@ -196,7 +196,8 @@ class Facts:
         Both stay in the history, and both have the messages that the fact came from as sources: a forget of those
         deletes both, and an undo leaves the correction. The profile has the new object, too; summaries quote messages
         and stay as they are.
-        None if the fact is already superseded; nothing is changed then, nor by the object that it has. Without a user the owner is that of the `Fact`.
+        None if the fact is already superseded; nothing is changed then, nor by the object that it has. Without a user
+        the owner is that of the `Fact`.
         """
         user_id, namespace = _owner_of(fact, user_id, namespace)
         owner, fact_id, object = (

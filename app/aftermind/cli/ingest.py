@@ -222,13 +222,21 @@ async def _without_present(
         if any(turn.exported_ids for turn in same_owner):
             with suppress(errors.InvalidInput):  # reported when the turn is handed over
                 stored = await _stored_messages(memory, namespace, user)
+        copied: dict[str, EpisodeId] = {}  # `present` of this owner
+        sent: dict[str, str] = {}  # exported id → key; another export of the user may have its message in another turn
         for turn in same_owner:
-            here = _present_ids(turn, stored)
+            here = _present_ids(turn, stored, copied)
+            copied |= here
             present |= here
-            if not here or set(here.values()) <= set(_ids_of(memory, turn)):
+            new = [id_ for id_ in turn.exported_ids if id_ not in here and sent.get(id_, turn.key) == turn.key]
+            is_whole = len(new) + len(here) == len(turn.exported_ids)
+            if (not here and is_whole) or (here and set(here.values()) <= set(_ids_of(memory, turn))):
                 missing.append(turn)
+                sent |= dict.fromkeys(turn.exported_ids, turn.key)
                 continue
-            missing += [single for id_, single in importers.single_messages(turn).items() if id_ not in here]
+            singles = importers.single_messages(turn)
+            missing += [singles[id_] for id_ in new if id_ in singles]
+            sent |= {id_: singles[id_].key for id_ in new if id_ in singles}
             done.queued += len(here) == len(turn.messages)
             done.messages += len(here)
             done.known = (done.known or 0) + len(here)
@@ -253,10 +261,18 @@ async def _stored_messages(memory: Memory, namespace: str | None, user: str | No
     return ids
 
 
-def _present_ids(turn: FileTurn, stored: Mapping[Identity, list[EpisodeId]]) -> dict[str, EpisodeId]:
-    """Those of its messages that are there, which are taken from `stored`: each is the copy of one message."""
+def _present_ids(
+    turn: FileTurn, stored: Mapping[Identity, list[EpisodeId]], copied: Mapping[str, EpisodeId]
+) -> dict[str, EpisodeId]:
+    """Those of its messages that are there, which are taken from `stored`: each is the copy of one message.
+
+    An export that is read twice, or with a later one, has the same copies: those of `copied`.
+    """
     here: dict[str, EpisodeId] = {}
     for id_, message in zip(turn.exported_ids, turn.messages, strict=False):
+        if id_ in copied:
+            here[id_] = copied[id_]
+            continue
         named = message if isinstance(message, Mapping) else {}
         role, content, at = (named.get(name) for name in ("role", "content", "occurred_at"))
         if not (isinstance(role, str) and isinstance(content, str) and isinstance(at, str)):  # of another program

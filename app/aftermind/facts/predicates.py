@@ -118,10 +118,6 @@ _KIN_WORDS: Mapping[str, str] = {
     "has_child": "son daughter kid",
 }
 
-RELATION_WORDS = frozenset(
-    word.casefold() for words in (*_QUESTION_WORDS.values(), *_KIN_WORDS.values()) for word in words.split()
-)
-
 # The predicate that each ends for the same object: to dislike tea ends to like it.
 OPPOSITES: Mapping[str, str] = {"likes": "dislikes", "dislikes": "likes"}
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
-from aftermind.facts.predicates import EXCLUSIVE, OPPOSITES, RELATION_WORDS, folded, relation_text, searched_text
+from aftermind.facts.predicates import EXCLUSIVE, OPPOSITES, folded, relation_text, searched_text
 from aftermind.ranking import (
     Frame,
     Question,
@@ -68,6 +68,7 @@ _ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\
 _NOT_LIKED = re.compile(
     r"(?:n['\u2019]t|\b(?:not|cannot|dont|never))(?: \w+){0,2}? (?:like|love|enjoy|prefer)\b", re.IGNORECASE
 )
+_LIKED = re.compile(r"\b(?:like|love|enjoy|prefer)\b", re.IGNORECASE)
 COMPARED_CHARACTERS = 1_000  # of a text, where the unlikeness of matches is asked for
 
 
@@ -260,7 +261,7 @@ def score_facts(
     "Where do I live?" is about the user's home, however certain a sister's is; "What don't I like?" is about dislikes.
     """
     turns = _turns(matches)
-    is_negated = _NOT_LIKED.search(question) is not None
+    is_negated = _NOT_LIKED.search(question) is not None and not _LIKED.search(_NOT_LIKED.sub("", question))
     scores = {turn.id: match.score for match, turn in turns}
     related = _related_shares(facts, [turn for _, turn in turns], words)
     found: list[Match] = []
@@ -538,12 +539,8 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 
 def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> bool:
     """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
-    an answer about breakfast after the user has moved. Likewise about another relation: "I live in Minsk with my wife".
+    an answer about breakfast after the user has moved.
     """
-    if not any(words.share(searched_text(fact)) for fact in ends):
-        relations = RELATION_WORDS.intersection(tokens(turn.content[:READ_CHARACTERS]))
-        if words.share(" ".join(relations)):
-            return True
     naming, others = _sentences_with(ends, turn)
     if not naming or not others:
         return False

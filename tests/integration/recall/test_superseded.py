@@ -39,18 +39,6 @@ async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_r
     assert "superseded=" not in block.text
 
 
-async def test_a_turn_keeps_its_place_for_a_question_about_another_relation_in_it() -> None:
-    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
-        for text in ("I live in Ghent with my husband Jonas.", "I moved to Antwerp."):
-            await (await memory.remember(text, user_id="ann", session_id="s1")).extracted(timeout=30)
-        husband = await memory.recall("Who is my husband?", user_id="ann")
-        home = await memory.recall("Where do I live?", user_id="ann")
-
-    assert texts(husband)[0] == "I live in Ghent with my husband Jonas."
-    assert husband.matches[0].superseded_at is None
-    assert next(each for each in home.matches if "Jonas" in getattr(each.item, "content", "")).superseded_at
-
-
 async def test_what_took_the_place_of_a_statement_is_left_out_where_that_is_unlike_the_question() -> None:
     async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
         for number, text in enumerate(

@@ -42,6 +42,8 @@ def test_what_lasts_since_a_time_is_also_true_at_the_message() -> None:
 LEFT_ACME = [f"~{each} Acme <2024-06-12" for each in ("lives_in", "works_at", "attends")]
 IMEC = ["works_at Imec", "has_job data engineer"]
 MERCY = ["works_at Mercy Hospital", "has_job nurse"]
+KIN = [f"has_sibling {each}" for each in ("Jim", "Ana", "Eva")]
+ALMONDS = [f"allergic_to {each}" for each in ("nuts", "technically almonds", "shrimp")]
 NUTS = ["peanuts", "mostly all tree nuts"]
 
 
@@ -204,8 +206,26 @@ NUTS = ["peanuts", "mostly all tree nuts"]
         ("I got a new job as a nurse at Mercy and start in May.", []),
         ("I got promoted to senior engineer last week.", ["has_job senior engineer >2024-06-03"]),
         ("I used to work at Acme, but I left in March.", ["works_at Acme <2024-03-01"]),
-        ("My favourite colour isn't green, it's blue.", ["favorite_colour blue"]),
         ("By the way I'm allergic to shellfish.", ["allergic_to shellfish"]),
+        ("There is no way I like tea.", []),
+        ("I became a nurse because my mother was one.", ["has_job nurse"]),
+        ("I became a customer success manager at Acme.", ["has_job customer success manager"]),
+        ("I became a mess.", []),
+        ("I was promoted to tears.", []),
+        ("I joined Tinder as a joke.", ["works_at Tinder"]),
+        ("I started today with Ozempic.", []),
+        ("I got a job as a favour.", []),
+        ("I got a job as a waiter when I was 16.", []),
+        ("I started working at Acme when I was 25 and am still there.", ["works_at Acme"]),
+        ("I started a new job at Acme last week when I was in Rome.", ["works_at Acme >2024-06-03"]),
+        ("I like tea mostly in the morning.", ["likes tea"]),
+        ("I'm allergic to nuts, technically almonds, and shrimp.", ALMONDS),
+        ("I work as a nurse mainly at night.", ["has_job nurse"]),
+        ("I don't speak French very well - sorry.", []),
+        ("I used to live in Rome, and I quit last year.", ["lives_in Rome <2024-06-12"]),
+        ("I've been learning the ropes at work.", []),
+        ("I've been learning Spanish for two years.", ["learns Spanish >2022-01-01"]),
+        ("I have an older brother called Jim and two sisters called Ana and Eva.", KIN),
         ("I've been learning Spanish since 2023.", ["learns Spanish >2023-01-01"]),
         ("I became a vegan chef.", ["has_job vegan chef", "diet vegan"]),
         ("I became a US citizen in 2020.", []),
