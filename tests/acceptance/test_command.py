@@ -320,6 +320,17 @@ def test_a_component_is_restarted_and_its_log_shown(shell: Shell) -> None:
 
 
 @pytest.mark.long
+def test_other_settings_than_those_of_the_running_stack_are_a_warning(shell: Shell) -> None:
+    other = Shell(folder=shell.folder, env={**shell.env, "AFTERMIND_EXTRACT_QUIET_SECONDS": "7"})
+    warning = "The stack was started with other settings than those of this command."
+
+    assert warning in " ".join(other.run("status").err.split())
+    assert warning in " ".join(other.run("restart", "worker-embed").err.split())
+    assert warning not in " ".join(shell.run("restart", "worker-embed").err.split())
+    assert warning not in " ".join(shell.run("status").err.split())
+
+
+@pytest.mark.long
 def test_users_with_odd_ids_never_see_each_other(shell: Shell) -> None:
     users: list[str | None] = [None, *ODD]
     lines = [_said(user, f"My secret word is wort{place}.") for place, user in enumerate(users)]

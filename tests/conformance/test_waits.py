@@ -85,6 +85,7 @@ async def test_a_timeline_shows_why_a_job_waited_and_that_it_used_no_attempt(mem
     assert (first.detail, last.detail) == ("openai is paused: rate limit", "the budget is spent"), "one for each reason"
     assert {step.job_id for step in (first, last)} == {job}
     assert last.ended_at is None, "it is not over"
+    assert not [step for step in await steps_of(memory, job) if " attempt " in step.name]
     (waiting,) = await memory.job_admin.list(JobFilter(ids=(job,)))
     assert (waiting.attempts, waiting.note) == (0, "the budget is spent")
 

@@ -172,7 +172,7 @@ def down() -> list[ComponentStatus]:
 def restart(
     component: Annotated[str | None, typer.Argument(help="One component. Default: all.", show_default=False)] = None,
 ) -> list[ComponentStatus]:
-    """Restart the embedded stack, or one component, with the settings in force now."""
+    """Restart the embedded stack, or one component, with the settings in force now; other components keep theirs."""
     settings = Settings()
     _check_settings(settings)
     stack = Stack(settings.state_dir)
@@ -184,6 +184,7 @@ def restart(
         stack.hold(component)
         stack.release(component)
     out.print(f"Restarted {escape(component)}.")
+    _warn_about_other_settings(settings, stack)
     return stack.status()
 
 
@@ -226,6 +227,7 @@ def status() -> object:
     if any(each.name == "flower" and each.state in GOOD for each in components):
         stack_processes.print_addresses(settings, has_keys=has_keys() if is_database_up else None)
     _warn_about_held(components)
+    _warn_about_other_settings(settings, Stack(settings.state_dir))
     is_faulty = is_database_up and _warn_about_health()
     if all(each.state is ComponentState.STOPPED for each in components):
         out.print("The stack is stopped. [bold]aftermind up[/] starts it; its data is kept.")
@@ -297,6 +299,14 @@ def _warn_about_held(components: Sequence[ComponentStatus]) -> None:
     for each in components:
         if each.state is ComponentState.HELD:
             terminal.warn(f"{each.name} is held. `aftermind stack release {each.name}` starts it.")
+
+
+def _warn_about_other_settings(settings: Settings, stack: Stack) -> None:
+    if stack.running() is not None and stack_processes.settings_differ(settings):
+        terminal.warn(
+            "The stack was started with other settings than those of this command. `aftermind up` restarts it with "
+            "these."
+        )
 
 
 def _warn_about_overdue(health: "Health") -> None:

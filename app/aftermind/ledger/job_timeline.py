@@ -15,6 +15,7 @@ MAX_EVENTS = 200
 MAX_HOLDS = 200  # pauses that ended after the turn was accepted, the earliest first
 MAX_WAITS = 20  # of a job whose claims were given back, the latest ones: a provider may be away for days
 LAST_OUTCOMES = ("running", "done", "dead")  # of an attempt after which its job does not wait
+GIVEN_BACK = "snoozed"  # outcome of a claim that was no attempt; its reason is a wait
 _FORMER = (JobState.REPLAYED, JobState.FORGOTTEN)
 
 
@@ -128,7 +129,7 @@ def _wait_step(hold: EndedHold, steps: Iterable[TimelineStep]) -> TimelineStep:
     ends = [
         step.ended_at if step.name == hold.kind else step.at
         for step in steps
-        if step.job_id == hold.job_id and step.state != "snoozed" and step.name.startswith(str(hold.kind))
+        if step.job_id == hold.job_id and step.name.startswith(str(hold.kind))
     ]
     over = min((end for end in ends if end is not None and end > hold.created_at), default=None)
     return TimelineStep(
@@ -158,7 +159,7 @@ def _in_order(steps: Iterable[TimelineStep]) -> tuple[TimelineStep, ...]:
 
 
 def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[TimelineStep]:  # Any: see above
-    """A step for the job as a whole, and one for each attempt that did not complete it."""
+    """A step for the job as a whole, and one for each attempt; none for a claim that was given back."""
     is_over = JobState(job.state).is_final
     begun = accepted if job.kind == JobKind.STORE.value else job.created_at
     detail = job.reason_code or job.note
@@ -175,6 +176,8 @@ def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[Ti
         )
     ]
     for each in attempts:
+        if each.outcome == GIVEN_BACK:  # the next attempt has its number
+            continue
         model = None if each.model and each.model in (each.error or "") else each.model  # an error begins with it
         said = ", ".join(part for part in (f"by {each.worker}", model, each.error) if part)
         steps.append(
