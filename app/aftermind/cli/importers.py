@@ -101,7 +101,7 @@ def read(path: Path, *, user: str | None = None, session: str | None = None) -> 
     """Every turn of a file in order, and every invalid line; of an export also edits of facts and blocks.
 
     The format is detected from the beginning: a JSON list of messages or of conversations, LoCoMo's JSON, or one JSON
-    object per line. `user` and `session` are defaults for conversations without one.
+    object per line. `user` and `session` are defaults for conversations without one; an export has no other session.
     """
     try:
         data = path.read_bytes()
@@ -316,7 +316,6 @@ def _conversation(
     if not all(isinstance(message, dict) for message in messages):
         raise UnreadableConversation("every message is a JSON object with role and content")
     user = _label(found, "user_id", user)
-    session = _label(found, "session_id", session)
     at = _conversation_time(found)
     metadata = found.get("metadata") or {}
     if not isinstance(metadata, dict):
@@ -325,11 +324,13 @@ def _conversation(
     given = found.get("exported_ids")  # any file may have the name
     is_exported = isinstance(given, list) and [type(each) for each in given] == [str] * len(messages)
     turns = [dated] if is_exported else _exchanges(dated)
+    # What was exported without a session had none: with another one, it would be another message.
+    session = _label(found, "session_id", None if is_exported else session)
     agent, space, save = _label(found, "agent_id", None), _label(found, "namespace", None), found.get("save")
     if save is not None and not (isinstance(save, list) and all(isinstance(kind, str) for kind in save)):
         raise UnreadableConversation("save is a list of kinds of memory")
     name = _label(found, "id", None) or session or _digest(turns[0])
-    if not is_exported:  # what was exported without a session had none
+    if not is_exported:
         session = session or f"ingest-{_digest(turns[0])[:16]}"
     return [
         FileTurn(

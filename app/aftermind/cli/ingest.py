@@ -24,7 +24,7 @@ from aftermind.cli.terminal import err, out
 from aftermind.memory import Memory
 from aftermind.receipt import Receipt, StepState
 from aftermind.types import Episode, EpisodeId, Scope
-from aftermind.types.message import keyed_ids
+from aftermind.types.message import UNDONE, keyed_ids
 
 MAX_IN_FLIGHT = 64  # concurrent turns: they share round trips, and a file is never held in memory twice
 MAX_PAGE = 1_000  # messages of one query
@@ -54,7 +54,9 @@ User = Annotated[
         help="User of conversations without one, or in place of the user of an export. Default: the anonymous user.",
     ),
 ]
-Session = Annotated[str | None, typer.Option("--session", "-s", help="Session of conversations without one.")]
+Session = Annotated[
+    str | None, typer.Option("--session", "-s", help="Session of conversations without one; not of exports.")
+]
 Wait = Annotated[bool, typer.Option(help="Wait until all turns are stored, embedded and extracted.")]
 
 
@@ -182,6 +184,7 @@ async def play(
     if not turns and not edits:
         return done
     turns = [part for each in turns for part in _parts(each, memory)]
+    undone = [each for each in turns if each.undone]
     turns, present = await _without_present(memory, turns, done)
     total = done.queued + len(turns)
     columns = (SpinnerColumn(), TextColumn("{task.description:<9}"), BarColumn(), TextColumn("{task.fields[said]}"))
@@ -199,7 +202,7 @@ async def play(
         if wait and done.users:
             await _follow(memory, done, bars, Watch(still_seconds=still_seconds))
             done.forgotten = None if done.stalled else await _count_forgotten(memory, stored)
-        await _undo(memory, [each for each in stored if each[0].undone], done, seconds=still_seconds)
+        await _undo(memory, undone, present, stored, done, seconds=still_seconds)
     if edits:
         edits = [replace(each, namespace=namespace or each.namespace) for each in edits]
         await _apply_all_edits(memory, edits, present, stored, done, seconds=still_seconds)
@@ -216,7 +219,8 @@ async def _without_present(
     """
     missing: list[FileTurn] = []
     present: dict[str, EpisodeId] = {}
-    for (namespace, user), of_owner in groupby(turns, key=lambda turn: (turn.namespace, turn.user_id)):
+    owners = sorted(turns, key=lambda turn: (turn.namespace or "", turn.user_id or ""))  # several files may have one
+    for (namespace, user), of_owner in groupby(owners, key=lambda turn: (turn.namespace, turn.user_id)):
         same_owner = list(of_owner)
         stored: dict[Identity, list[EpisodeId]] = {}
         if any(turn.exported_ids for turn in same_owner):
@@ -396,18 +400,34 @@ async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) 
     return [(turn, receipt) for turn, receipt in zip(turns, receipts, strict=True) if receipt is not None]
 
 
-async def _undo(memory: Memory, turns: Sequence[tuple[FileTurn, Receipt]], done: Ingested, *, seconds: float) -> None:
-    """Hide messages again that were undone where they were exported: they can be undone once they are stored."""
-    for turn, receipt in turns:
-        try:
-            await receipt.stored(timeout=seconds)
-            await memory.undo(*receipt.episode_ids, user_id=turn.user_id, namespace=turn.namespace)
-        except errors.ReceiptTimeout:
-            done.stalled = "messages that were undone are not stored yet, so they are shown. Repeat the command"
-            return
-        except (errors.JobDead, errors.Forgotten, errors.InvalidQuery):
-            continue  # not stored, so not shown
-        done.undone += len(receipt.episode_ids)
+async def _undo(
+    memory: Memory,
+    undone: Sequence[FileTurn],
+    present: Mapping[str, EpisodeId],
+    stored: Sequence[tuple[FileTurn, Receipt]],
+    done: Ingested,
+    *,
+    seconds: float,
+) -> None:
+    """Hide messages that were undone where they were exported, also those that were copied before that.
+
+    They can be undone once they are stored.
+    """
+    ids = {present[id_]: turn for turn in undone for id_ in turn.exported_ids if id_ in present}
+    try:
+        for turn, receipt in stored:
+            if turn.undone:
+                with suppress(errors.JobDead, errors.Forgotten):  # not stored, so not visible
+                    await receipt.stored(timeout=seconds)
+                    ids |= dict.fromkeys(receipt.episode_ids, turn)
+        for turn, of_turn in groupby(ids, key=lambda id_: ids[id_]):
+            got = await memory.get(*of_turn, user_id=turn.user_id, namespace=turn.namespace)
+            found = [each for each in got if each is not None]
+            if visible := [each.id for each in found if each.mark != UNDONE]:
+                await memory.undo(*visible, user_id=turn.user_id, namespace=turn.namespace)
+            done.undone += len(found)
+    except (errors.ReceiptTimeout, errors.InvalidQuery):  # accepted, and pending
+        done.stalled = "messages that were undone are not stored yet, so they are shown. Repeat the command"
 
 
 async def _apply_all_edits(

@@ -437,6 +437,90 @@ async def test_two_exports_in_one_file_add_each_message_once(tmp_path: Path) -> 
         assert await contents(memory, user_id="nadia", namespace="other") == ["I like tea.", "I like rain."]
 
 
+async def test_two_exports_of_one_user_add_nothing_to_the_store_that_they_are_of(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        read = []
+        for text in ("I like tea.", "I like rain."):
+            await memory.remember(text, user_id="nadia", session_id="s")
+            await memory.drain(user_id="nadia", timeout=30)
+            read += list(importers.read(await exported(memory, "nadia", tmp_path / f"{text}.json")))
+
+        done = await ingest.play(memory, read)
+
+        assert (done.messages, done.known) == (3, 3)
+        assert await contents(memory, user_id="nadia") == ["I like tea.", "I like rain."]
+
+
+@pytest.mark.parametrize("users", [["nadia"], ["nadia", "eva"]])
+async def test_two_exports_of_a_turn_that_was_forgotten_in_part_add_each_message_once_elsewhere(
+    users: list[str], tmp_path: Path
+) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        talks = {user: await memory.remember(TALK[0], user_id=user, session_id="s") for user in users}
+        read = []
+        for _ in range(2):
+            for user, talk in talks.items():
+                await memory.drain(user_id=user, timeout=30)
+                read += list(importers.read(await exported(memory, user, tmp_path / "one.json")))
+                await memory.forget(ids=talk.episode_ids[:1], user_id=user)
+
+        await ingest.play(memory, read, namespace="other")
+
+        for user in users:
+            assert await contents(memory, user_id=user, namespace="other") == ["I live in Oslo.", "Noted."]
+
+
+@pytest.mark.parametrize("undone", [0, 1])
+async def test_a_message_that_was_undone_after_it_was_copied_is_hidden_in_the_copy_too(
+    undone: int, tmp_path: Path
+) -> None:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        first = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+        await ingest.play(memory, first, namespace="other")
+        await memory.undo(talk.episode_ids[undone], user_id="nadia")
+        second = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+
+        done = [await ingest.play(memory, second, namespace="other") for _ in range(2)]
+        here = await ingest.play(memory, second)
+
+        marks = [each.mark for each in await memory.history(user_id="nadia", namespace="other")]
+        facts = {each.object for each in await memory.facts.query(user_id="nadia", namespace="other")}
+    assert [(each.messages, each.known, each.undone) for each in (*done, here)] == [(2, 2, 1)] * 3
+    assert marks == ["undone" if place == undone else None for place in range(2)]
+    assert facts == (set() if undone == 0 else {"Oslo"})
+
+
+async def test_a_message_that_was_undone_is_hidden_though_another_one_of_its_turn_was_forgotten_in_the_copy(
+    tmp_path: Path,
+) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        for undone in (False, True):
+            if undone:
+                await memory.undo(*talk.episode_ids, user_id="nadia")
+            read = list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))
+            await ingest.play(memory, read, namespace="other")
+            there = await memory.history(user_id="nadia", namespace="other")
+            await memory.forget(ids=[each.id for each in there[1:]], user_id="nadia", namespace="other")
+
+    assert [(each.content, each.mark) for each in there] == [("I live in Oslo.", "undone")]
+
+
+async def test_a_session_that_is_given_is_not_that_of_an_export(tmp_path: Path) -> None:
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        await memory.remember("I like tea.", user_id="nadia")
+        await memory.drain(user_id="nadia", timeout=30)
+        path = await exported(memory, "nadia", tmp_path / "nadia.json")
+
+        done = await ingest.play(memory, list(importers.read(path, session="s")))
+
+        assert (done.messages, done.known) == (1, 1)
+        assert await contents(memory, user_id="nadia") == ["I like tea."]
+
+
 async def test_an_export_adds_nothing_to_a_database_that_has_its_messages_stored_or_pending(
     database: Database, redis_url: str, tmp_path: Path
 ) -> None:
