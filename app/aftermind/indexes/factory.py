@@ -100,7 +100,7 @@ def parse(url: str) -> IndexAddress:
     try:
         parts = urlsplit(url)
         port = parts.port
-        if is_cut(url):
+        if is_cut(url, may_be_key=True):
             raise ValueError(ENCODE)
     except ValueError as exc:
         raise errors.InvalidSettings("index", f"{scheme}://…", why_unreadable(url, exc)) from None

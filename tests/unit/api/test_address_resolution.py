@@ -1,6 +1,7 @@
 """Arguments stand above settings, settings above the embedded stack; what cannot work is said at once."""
 
 import json
+import ssl
 import traceback
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,75 @@ def test_options_for_passwords_are_not_in_the_error(tmp_path: Path, url: str) ->
         with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=.*=…") as refused:
             resolve(_settings(tmp_path, **{name: url}), url="inmemory")
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h?password=a&bsecret=1",
+        "redis://h?password=a&ssl_cert_reqs=secret",
+        "redis://u:secret;x://more@h?foo=1",
+        "redis://u:a;redis://secret@h?foo=1",
+        "redis://:secret",
+        "redis://u:secret",
+        "redis://u:se/secret",
+        "redis://u:p@h:secret/x@h",
+        "rediss://h1:6379,u:secret",
+        "amqp://u:secret",
+        "amqp://u:secret;amqp://u:p@h",
+    ],
+)
+@pytest.mark.parametrize("name", ["redis_url", "broker_url"])
+def test_a_password_that_seems_to_be_something_else_is_not_in_the_error(tmp_path: Path, name: str, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=f"^AFTERMIND_{name.upper()}=") as refused:
+        resolve(_settings(tmp_path, **{name: url}), url="inmemory")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret", "postgresql://u:secret/db", "postgresql://h:1,u:secret"])
+def test_a_password_without_a_host_is_not_in_the_error(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^url='postgresql://…': .*not a port; an `@` ends") as refused:
+        resolve(_settings(tmp_path), url=url, broker=REDIS)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h/0?client_name=a@b&foo=3", "redis://h/0?foo=3&client_name=a@b", "sentinel://h/a@b?foo=3"]
+)
+def test_an_at_sign_that_is_of_no_password_hides_no_reason(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match="unknown option 'foo'"):
+        resolve(_settings(tmp_path), url=POSTGRES, redis=url)
+
+
+@pytest.mark.parametrize("broker", ["amqp://h/v@host", "sentinel://h1,h2/my@svc"])
+def test_an_at_sign_in_the_path_is_accepted_where_there_can_be_no_password(tmp_path: Path, broker: str) -> None:
+    found = resolve(_settings(tmp_path), url="postgresql://h/my@db", redis=REDIS, broker=broker)
+
+    assert (found.store, found.broker) == ("postgresql://h/my@db", broker)
+
+
+@pytest.mark.parametrize("url", ["postgresql://h:5432/my@db", "postgresql://us/er:secret@h/db"])
+def test_an_at_sign_in_the_path_is_percent_encoded_where_there_can_be_a_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match="`@` is %40"):
+        resolve(_settings(tmp_path), url=url, redis=REDIS)
+
+    resolve(_settings(tmp_path), url="postgresql://h:5432/my%40db", redis=REDIS)
+
+
+def test_a_memory_checks_the_tls_options_of_its_urls_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+    create = ssl.create_default_context
+
+    def count() -> ssl.SSLContext:
+        made.append(create())
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", count)
+    options = "?ssl_ciphers=HIGH:!SHA1"  # of no other test
+
+    Memory(POSTGRES, redis=f"rediss://h/0{options}", broker=f"rediss://h/1{options}", settings=_settings(tmp_path))
+
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize(

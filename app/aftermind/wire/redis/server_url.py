@@ -1,5 +1,6 @@
 """URLs of a single Redis server: `redis://`, `rediss://` and `unix://`, as redis-py spells them, or as kombu does."""
 
+from functools import lru_cache
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -50,7 +51,7 @@ def parse_url(url: str) -> ServerAddress:
     check_login(address.get("username"), address.get("password"))
     if has_tls(address):
         try:
-            make_tls_context(address)
+            _check_tls(tuple(sorted((name, _frozen(value)) for name, value in tls_options(address).items())))
         except (OSError, TypeError, ValueError) as exc:  # ssl.SSLError is an OSError
             given = ", ".join(sorted(name for name in address if name.startswith("ssl_")))
             raise ValueError(f"TLS is not possible with {given or 'the defaults'}: {exc}") from exc
@@ -66,6 +67,17 @@ def make_tls_context(address: ServerAddress) -> SSLContext:
     """The context for the options of TLS; reads their files."""
     options = {name.removeprefix("ssl_"): value for name, value in tls_options(address).items()}
     return RedisSSLContext(**options).get()
+
+
+# Twenty: a process has a few Redis servers. An error is not cached, so a file that is mended is read again.
+@lru_cache(maxsize=20)
+def _check_tls(options: tuple[tuple[str, Any], ...]) -> None:  # Any: as above
+    """A context takes about 40 ms, and a process parses the same URL several times."""
+    make_tls_context(dict(options))
+
+
+def _frozen(value: Any) -> Any:  # Any: as above
+    return tuple(value) if isinstance(value, list) else value
 
 
 def tls_options(address: ServerAddress) -> dict[str, Any]:  # Any: redis-py's keyword arguments
