@@ -548,8 +548,9 @@ async def models(settings: Settings) -> list[Finding]:
     """Which models will be used."""
     embedder, extractor = factory.embedder(settings), factory.extractor(settings)
     named = f"embedder {embedder.name if embedder else 'off'}, extractor {extractor.name if extractor else 'off'}"
-    offline = settings.openai_api_key is None and settings.embedder == "auto"
-    remedy = "Offline rules and hashing: set OPENAI_API_KEY for better recall and facts." if offline else ""
+    offline = [name for each, name in ((settings.extractor, "rules"), (settings.embedder, "hashing")) if each == "auto"]
+    remedy = f"Offline {' and '.join(offline)}: set OPENAI_API_KEY for better recall and facts."
+    remedy = remedy if offline and settings.openai_api_key is None else ""
     missing = [
         Finding(
             what=f"model {name}",

@@ -64,7 +64,10 @@ _ABOUT_END = re.compile(
     re.IGNORECASE,
 )
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
-_ABOUT_NOW = re.compile(r"\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE)
+_CONJUNCTION = re.compile(r",? (?:and|but|because|while|und|aber|weil|et|mais|y|pero|porque) ", re.IGNORECASE)
+_ABOUT_NOW = re.compile(
+    r"^\W*(?:do|does|am|is|are)\b|\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE
+)
 _NOT_LIKED = re.compile(
     r"(?:n['\u2019]t|\b(?:not|cannot|dont|never))(?: \w+){0,2}? (?:like|love|enjoy|prefer)\b", re.IGNORECASE
 )
@@ -322,14 +325,15 @@ def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: Ques
     return found
 
 
-def _sentences_with(facts: Sequence[Fact], turn: Episode) -> tuple[list[str], list[str]]:
-    """The sentences of a turn that name the object of one of the facts, and the others."""
+def _sentences_with(facts: Sequence[Fact], turn: Episode, *, clauses: bool = False) -> tuple[list[str], list[str]]:
+    """The sentences, or clauses behind a conjunction, of a turn that name the object of a fact, and the others."""
     objects = [set(tokens(fact.object)) for fact in facts]
     naming: list[str] = []
     others: list[str] = []
     for sentence in split_sentences(turn.content[:READ_CHARACTERS]):
-        spoken = set(tokens(sentence))
-        (naming if any(each <= spoken for each in objects) else others).append(sentence)
+        for part in _CONJUNCTION.split(sentence) if clauses else [sentence]:
+            spoken = set(tokens(part))
+            (naming if any(each <= spoken for each in objects) else others).append(part)
     return naming, others
 
 
@@ -383,12 +387,13 @@ def supersede(
         if not ends:
             found.append(match)
             continue
-        at = max((fact.valid_to for fact in ends if fact.valid_to and fact.valid_to <= moment), default=None)
+        ended_at = [(fact, fact.valid_to) for fact in ends if fact.valid_to and fact.valid_to <= moment]
+        at = max((end for _, end in ended_at), default=None)
         is_answer = at is not None and is_past and (start is None or at > start)
         is_named = any(fact.id in named for fact in ends)
         penalty = SUPERSEDED if any(_about(fact) in held for fact in ends) else alone
         score = match.score if is_answer or is_named else shifted(match.score, penalty)
-        found.append(replace(match, superseded_at=at, score=score))
+        found.append(replace(match, superseded_at=_first_end_of_asked(ended_at, words), score=score))
         is_by_name = names_user and any(fact.names_user for fact in stands)
         about = {_about(fact) for fact in ends if not is_by_name or words.share(searched_text(fact))}
         for fact in () if is_answer else current:
@@ -538,14 +543,21 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 
 
 def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> bool:
-    """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
+    """Whether the question is about a clause without what has ended: "I live in Minsk, and we had pancakes" is as good
     an answer about breakfast after the user has moved.
     """
-    naming, others = _sentences_with(ends, turn)
+    naming, others = _sentences_with(ends, turn, clauses=True)
     if not naming or not others:
         return False
     of_ends = max(words.share(f"{' '.join(naming)} {searched_text(fact)}") for fact in ends)
     return words.share(" ".join(others)) > of_ends
+
+
+def _first_end_of_asked(ended_at: Sequence[tuple[Fact, datetime]], words: QuestionWords) -> datetime | None:
+    """When the first of the ended facts that have the most of the question was no longer true."""
+    shares = [words.share(searched_text(fact)) for fact, _ in ended_at]
+    best = max(shares, default=0.0)
+    return min((end for (_, end), share in zip(ended_at, shares, strict=True) if share == best), default=None)
 
 
 def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:

@@ -39,6 +39,46 @@ async def test_a_turn_that_states_more_keeps_its_place_for_questions_about_the_r
     assert "superseded=" not in block.text
 
 
+async def recalled(question: str, *said: str) -> RecallBlock:
+    async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
+        for number, text in enumerate(said):
+            message = Message.user(text, occurred_at=datetime(2024, 1, 10, tzinfo=UTC) + timedelta(days=100 * number))
+            await memory.remember([message], user_id="ann", session_id=f"s{number}")
+        await memory.drain(user_id="ann")
+        return await memory.recall(question, user_id="ann")
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("What burned down?", "I live in Leeds and the bakery downstairs burned down in a big fire."),
+        ("Who sings opera?", "I live in Leeds and my neighbour sings opera."),
+        ("Who sings opera?", "I live in Leeds, but my neighbour sings opera there."),
+    ],
+)
+async def test_a_turn_has_no_mark_for_a_question_about_another_clause_of_it(question: str, said: str) -> None:
+    found = await recalled(question, said, "I prefer window seats.", "I moved to Bristol.", "I bought a ladder.")
+
+    assert texts(found)[0] == said
+    assert found.matches[0].superseded_at is None
+
+
+@pytest.mark.parametrize("question", ["Do I live in Leeds?", "Am I living in Leeds?"])
+async def test_a_question_about_now_that_names_what_was_has_what_is_first(question: str) -> None:
+    found = await recalled(question, "I live in Leeds.", "I prefer window seats.", "I live in Bristol.")
+
+    assert "Bristol" in texts(found)[0]
+
+
+async def test_the_mark_has_the_time_of_the_first_end_of_what_is_asked() -> None:
+    found = await recalled(
+        "Where do I work?", "I work as a nurse at Mercy Hospital.", "I quit my job at Mercy Hospital.", "I'm a midwife."
+    )
+
+    marked = next(each for each in found.matches if each.superseded_at)
+    assert marked.superseded_at == datetime(2024, 1, 10, tzinfo=UTC) + timedelta(days=100)
+
+
 async def test_what_took_the_place_of_a_statement_is_left_out_where_that_is_unlike_the_question() -> None:
     async with Memory("inmemory", settings=Settings(**AT_ONCE, **UNHURRIED)) as memory:
         for number, text in enumerate(
