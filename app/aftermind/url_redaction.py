@@ -7,8 +7,12 @@ ENCODE = (
     "`/` is %2F, `?` is %3F, `#` is %23, `@` is %40"
 )
 _NO_HOST = "what follows its `:` is not a port; an `@` ends user and password, and the host follows it"
-_PASSWORD_OPTION = re.compile(r"([?&][^=&]*password[^=&]*=)(.*)", re.IGNORECASE | re.DOTALL)
-_NEXT_URL = re.compile(r";(?=(?:amqps?|rediss?|sentinel)://)", re.IGNORECASE)  # of the nodes of a broker
+_PASSWORD_OPTION = re.compile(
+    r"([?&][^=&]*(?:passw(?:or)?d|secret|token|api_?key)[^=&]*=)(.*)", re.IGNORECASE | re.DOTALL
+)
+_NEXT_URL = re.compile(
+    r";(?=(?:(?:py)?amqps?(?:\+ssl)?|rediss?|sentinel)://)", re.IGNORECASE
+)  # of the nodes of a broker
 _PLACE = re.compile(r"(?:\[[^]]*\]|[^:\[\]]*)(?::(\d*))?")  # host and port
 
 

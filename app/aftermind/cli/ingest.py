@@ -414,12 +414,17 @@ async def _undo(
     They can be undone once they are stored.
     """
     ids = {present[id_]: turn for turn in undone for id_ in turn.exported_ids if id_ in present}
+    hidden = {(turn.namespace, turn.user_id, id_) for turn in undone for id_ in turn.exported_ids}
     try:
         for turn, receipt in stored:
+            sent = zip(turn.exported_ids, receipt.episode_ids, strict=False)  # maybe by an export before the undo
+            here = {each: turn for id_, each in sent if (turn.namespace, turn.user_id, id_) in hidden}
             if turn.undone:
+                here |= dict.fromkeys(receipt.episode_ids, turn)
+            if here:
                 with suppress(errors.JobDead, errors.Forgotten):  # not stored, so not visible
                     await receipt.stored(timeout=seconds)
-                    ids |= dict.fromkeys(receipt.episode_ids, turn)
+                    ids |= here
         for turn, of_turn in groupby(ids, key=lambda id_: ids[id_]):
             got = await memory.get(*of_turn, user_id=turn.user_id, namespace=turn.namespace)
             found = [each for each in got if each is not None]

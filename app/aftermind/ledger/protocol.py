@@ -19,8 +19,8 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 class Backlog:
     """Unfinished work of one kind: how much may run now, for how long the oldest could, how much runs or waits.
 
-    `oldest_wait` leaves out jobs that an operator has paused: no worker may claim them. After the pause it counts from
-    its end. `replays` are those of the runnable that a replay plan put in.
+    `oldest_wait` leaves out jobs that an operator has paused: no worker may claim them. Afterwards it leaves out the
+    time of the last pause. `replays` are those of the runnable that a replay plan put in.
     """
 
     kind: JobKind

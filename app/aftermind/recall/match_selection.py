@@ -64,9 +64,9 @@ _ABOUT_END = re.compile(
     re.IGNORECASE,
 )
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
-_CONJUNCTION = re.compile(r",? (?:and|but|because|while|und|aber|weil|et|mais|y|pero|porque) ", re.IGNORECASE)
 _ABOUT_NOW = re.compile(
-    r"^\W*(?:do|does|am|is|are)\b|\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b", re.IGNORECASE
+    r"^\W*(?:do|am|is|are) (?:i|we|my|our)\b|\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b",
+    re.IGNORECASE,
 )
 _NOT_LIKED = re.compile(
     r"(?:n['\u2019]t|\b(?:not|cannot|dont|never))(?: \w+){0,2}? (?:like|love|enjoy|prefer)\b", re.IGNORECASE
@@ -325,15 +325,14 @@ def _related_shares(facts: Sequence[Fact], turns: Sequence[Episode], words: Ques
     return found
 
 
-def _sentences_with(facts: Sequence[Fact], turn: Episode, *, clauses: bool = False) -> tuple[list[str], list[str]]:
-    """The sentences, or clauses behind a conjunction, of a turn that name the object of a fact, and the others."""
+def _sentences_with(facts: Sequence[Fact], turn: Episode) -> tuple[list[str], list[str]]:
+    """The sentences of a turn that name the object of one of the facts, and the others."""
     objects = [set(tokens(fact.object)) for fact in facts]
     naming: list[str] = []
     others: list[str] = []
     for sentence in split_sentences(turn.content[:READ_CHARACTERS]):
-        for part in _CONJUNCTION.split(sentence) if clauses else [sentence]:
-            spoken = set(tokens(part))
-            (naming if any(each <= spoken for each in objects) else others).append(part)
+        spoken = set(tokens(sentence))
+        (naming if any(each <= spoken for each in objects) else others).append(sentence)
     return naming, others
 
 
@@ -543,10 +542,10 @@ def _ended_after(episode: Episode, ended: Sequence[Fact]) -> list[Fact]:
 
 
 def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> bool:
-    """Whether the question is about a clause without what has ended: "I live in Minsk, and we had pancakes" is as good
+    """Whether the question is about a sentence without what has ended: "I live in Minsk. We had pancakes." is as good
     an answer about breakfast after the user has moved.
     """
-    naming, others = _sentences_with(ends, turn, clauses=True)
+    naming, others = _sentences_with(ends, turn)
     if not naming or not others:
         return False
     of_ends = max(words.share(f"{' '.join(naming)} {searched_text(fact)}") for fact in ends)
@@ -554,10 +553,13 @@ def _is_elsewhere(turn: Episode, ends: Sequence[Fact], words: QuestionWords) -> 
 
 
 def _first_end_of_asked(ended_at: Sequence[tuple[Fact, datetime]], words: QuestionWords) -> datetime | None:
-    """When the first of the ended facts that have the most of the question was no longer true."""
+    """When the first of the ended facts that have the most of the question was no longer true; of those that have none
+    the last.
+    """
     shares = [words.share(searched_text(fact)) for fact, _ in ended_at]
     best = max(shares, default=0.0)
-    return min((end for (_, end), share in zip(ended_at, shares, strict=True) if share == best), default=None)
+    ends = [end for (_, end), share in zip(ended_at, shares, strict=True) if share == best]
+    return (min if best else max)(ends, default=None)
 
 
 def _select_asked(ends: Sequence[Fact], stands: Sequence[Fact], words: QuestionWords) -> list[Fact]:

@@ -471,6 +471,24 @@ async def test_two_exports_of_a_turn_that_was_forgotten_in_part_add_each_message
 
 
 @pytest.mark.parametrize("undone", [0, 1])
+@pytest.mark.parametrize("is_newest_first", [False, True])
+async def test_a_message_that_one_of_two_exports_has_as_undone_is_hidden(
+    undone: int, is_newest_first: bool, tmp_path: Path
+) -> None:
+    async with Memory(f"sqlite:{tmp_path}/m.db", embedder="hash", extractor="rules", settings=LEARNS_AT_ONCE) as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        await memory.drain(user_id="nadia", timeout=30)
+        both = [list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json")))]
+        await memory.undo(talk.episode_ids[undone], user_id="nadia")
+        both.append(list(importers.read(await exported(memory, "nadia", tmp_path / "nadia.json"))))
+
+        first, second = reversed(both) if is_newest_first else both
+        await ingest.play(memory, [*first, *second], namespace="other")
+        marks = [each.mark for each in await memory.history(user_id="nadia", namespace="other")]
+    assert sorted(marks, key=str) == [None, "undone"]
+
+
+@pytest.mark.parametrize("undone", [0, 1])
 async def test_a_message_that_was_undone_after_it_was_copied_is_hidden_in_the_copy_too(
     undone: int, tmp_path: Path
 ) -> None:

@@ -108,9 +108,12 @@ async def test_the_age_of_a_job_counts_from_the_end_of_its_pause(
             await memory.job_admin.pause(kind="extract", namespace=still_paused, reason="held", actor="ops")
         await memory.job_admin.pause(kind=kind, namespace=namespace, reason="maintenance", actor="ops")
         await memory.job_admin.resume(kind=kind, namespace=namespace, actor="ops")
+        short = await memory.health()
+        await psql_async(database.url, "UPDATE aftermind.hold_history SET created_at = now() - interval '2 hours'")
 
         health = await memory.health()
 
+    assert short.overdue, "it could run for an hour before"
     [row] = health.work
     assert (row.age_seconds < 600) is is_of_it
     assert bool(health.overdue) is not is_of_it
@@ -124,9 +127,9 @@ async def test_the_end_of_the_pause_of_one_namespace_hides_no_overdue_job_of_oth
     older = OLD_JOB.replace("'default'", "'resumed'").replace("1 hour", "2 hours")
     await psql_async(database.url, older.format(position=position))
     async with Memory(settings=settings) as memory:
-        for _ in range(2):  # the last pause counts
-            await memory.job_admin.pause(kind="extract", namespace="resumed", reason="maintenance", actor="ops")
-            await memory.job_admin.resume(kind="extract", namespace="resumed", actor="ops")
+        await memory.job_admin.pause(kind="extract", namespace="resumed", reason="maintenance", actor="ops")
+        await memory.job_admin.resume(kind="extract", namespace="resumed", actor="ops")
+        await psql_async(database.url, "UPDATE aftermind.hold_history SET created_at = now() - interval '3 hours'")
         [overdue] = (await memory.health()).overdue
 
     assert round(overdue.age_seconds / 3_600) == 1
@@ -139,16 +142,20 @@ async def test_the_age_of_a_turn_of_one_process_counts_from_the_end_of_its_pause
         async def age() -> float:
             return sum(row.age_seconds for row in (await memory.health()).work)
 
-        await memory.remember("I live in Oslo.", user_id="alice")
-        before = await wait_until(lambda: _above(1.0, age), description="it could run for a second")
-        begun = time.monotonic()
         await memory.job_admin.pause(kind="store", namespace="other", reason="of others", actor="ops")
-        await memory.job_admin.resume(kind="store", namespace="other", actor="ops")
-        assert await age() >= before
         await memory.job_admin.pause(kind="store", reason="maintenance", actor="ops")
+        await memory.remember("I live in Oslo.", user_id="alice")
+        await asyncio.sleep(1.0)  # the pause lasts
+        begun = time.monotonic()
+        await memory.job_admin.resume(kind="store", actor="ops")
+        after = await age()
+        assert after <= time.monotonic() - begun
+        await memory.job_admin.resume(kind="store", namespace="other", actor="ops")
+        before = await wait_until(lambda: _above(1.0, age), description="it could run for a second")
+        await memory.job_admin.pause(kind="store", reason="for a moment", actor="ops")
         await memory.job_admin.resume(kind="store", actor="ops")
 
-        assert await age() <= time.monotonic() - begun
+        assert await age() >= before - 0.5, "what it could run before the pause counts"
 
 
 async def _above(limit: float, age: Callable[[], Awaitable[float]]) -> float:

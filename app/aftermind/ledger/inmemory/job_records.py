@@ -200,13 +200,15 @@ def count_backlog(
     """The backlog of a kind. `paused` are namespaces whose jobs wait for an operator; None is every one. `ended` are
     the pauses of the kind that were ended.
     """
-    resumed: dict[str | None, datetime] = {}
-    for pause in ended:
-        resumed[pause.namespace] = max(pause.ended_at, resumed.get(pause.namespace, pause.ended_at))
+    last: dict[tuple[str | None, JobKind | None], EndedHold] = {}
+    for pause in sorted(ended, key=lambda each: each.ended_at):
+        last[pause.namespace, pause.kind] = pause
 
     def runnable_since(job: Job) -> datetime:
-        ends = (resumed.get(namespace) for namespace in (None, job.scope.namespace))
-        return max([job.run_at, *(end for end in ends if end is not None)])
+        """Without the last pause of it: from the end of that, and earlier by the time for which it could run before."""
+        of_job = [pause for pause in last.values() if pause.namespace in (None, job.scope.namespace)]
+        ends = [min(pause.ended_at, job.run_at + (pause.ended_at - pause.created_at)) for pause in of_job]
+        return max([job.run_at, *ends])
 
     runnable = [job for job in jobs if job.state in WAITING and job.run_at <= now]
     claimable = [] if None in paused else [job for job in runnable if job.scope.namespace not in paused]

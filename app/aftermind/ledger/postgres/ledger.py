@@ -32,11 +32,10 @@ COUNTED = 10_000  # of each kind and state; beyond it the backlog is a lower bou
 def _count_runnable(place: str) -> str:
     """How many jobs of a kind could run, since when the oldest could, and how many of them are of replays.
 
-    A job could run since its time, or since the end of the last pause of it. Minima by namespace first: pauses are of
-    namespaces, and ten thousand jobs are of few.
+    Minima by namespace first: pauses are of namespaces, and ten thousand jobs are of few.
     """
     return f"""
-    SELECT coalesce(sum(jobs), 0)::bigint AS jobs, min(greatest(oldest, {_RESUMED_AT})) AS oldest,
+    SELECT coalesce(sum(jobs), 0)::bigint AS jobs, min({_runnable_since("oldest")}) AS oldest,
            coalesce(sum(replays), 0)::bigint AS replays
     FROM (SELECT namespace, count(*) AS jobs, min(run_at) AS oldest, count(replay_plan_id) AS replays FROM (
         SELECT namespace, run_at, replay_plan_id FROM aftermind.jobs
@@ -45,9 +44,15 @@ def _count_runnable(place: str) -> str:
     """
 
 
-_RESUMED_AT = """(
-    SELECT max(resumed.at) FROM resumed
-    WHERE resumed.kind IN ('', kinds.kind) AND resumed.namespace IN ('', one.namespace))"""
+def _runnable_since(run_at: str) -> str:
+    """Since when a job could run, without the last pause of it: from the end of that, and earlier by the time for which
+    it could run before.
+    """
+    return f"""greatest({run_at}, (
+    SELECT max(least(resumed.at, {run_at} + (resumed.at - resumed.began))) FROM resumed
+    WHERE resumed.kind IN ('', kinds.kind) AND resumed.namespace IN ('', one.namespace)))"""
+
+
 _IN_ORDER = "queue_position IS NOT NULL ORDER BY queue_position, run_at"
 _DUE = "queue_position IS NULL AND run_at <= now() {} ORDER BY run_at"
 # A paused job waits for an operator, and not for a worker; '' is every namespace. While single namespaces are paused,
@@ -58,7 +63,8 @@ _SOME_PAUSED = "paused.namespaces IS NOT NULL AND '' <> ALL(paused.namespaces)"
 _BACKLOG = text(
     f"""
     WITH resumed AS MATERIALIZED (
-        SELECT namespace, kind, max(ended_at) AS at FROM aftermind.hold_history WHERE job_id IS NULL GROUP BY 1, 2
+        SELECT DISTINCT ON (namespace, kind) namespace, kind, created_at AS began, ended_at AS at
+        FROM aftermind.hold_history WHERE job_id IS NULL ORDER BY namespace, kind, ended_at DESC
     )
     SELECT kinds.kind, ready.jobs AS ready, due.jobs AS due, ready.replays + due.replays AS replays,
            now() - CASE WHEN paused.namespaces IS NULL THEN least(ready.oldest, due.oldest) ELSE others.oldest END
@@ -68,7 +74,7 @@ _BACKLOG = text(
     LATERAL (SELECT array_agg(namespace) AS namespaces FROM aftermind.job_pauses
         WHERE kind IN ('', kinds.kind)) AS paused,
     LATERAL (SELECT CASE WHEN {_SOME_PAUSED} THEN least(
-        (SELECT min(greatest(one.run_at, {_RESUMED_AT})) FROM (
+        (SELECT min({_runnable_since("one.run_at")}) FROM (
             {ready_namespaces("kinds.kind")}
             SELECT namespaces.namespace, first.run_at FROM namespaces CROSS JOIN LATERAL (
                 SELECT run_at FROM aftermind.jobs

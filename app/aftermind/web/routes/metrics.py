@@ -38,7 +38,7 @@ WORK = {
     ),
     "age_seconds": (
         "aftermind_oldest_runnable_seconds",
-        "For how long the oldest of the runnable could run, after a pause since its end; jobs that are paused or wait "
+        "For how long the oldest of the runnable could run, without the time of a pause; jobs that are paused or wait "
         "for a provider are left out.",
     ),
 }
