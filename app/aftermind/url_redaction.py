@@ -10,9 +10,8 @@ _NO_HOST = "what follows its `:` is not a port; an `@` ends user and password, a
 _PASSWORD_OPTION = re.compile(
     r"([?&][^=&]*(?:passw(?:or)?d|secret|token|api_?key)[^=&]*=)(.*)", re.IGNORECASE | re.DOTALL
 )
-_NEXT_URL = re.compile(
-    r";(?=(?:(?:py)?amqps?(?:\+ssl)?|rediss?|sentinel)://)", re.IGNORECASE
-)  # of the nodes of a broker
+# Between the nodes of a broker
+_NEXT_URL = re.compile(r";(?=(?:(?:py)?amqps?(?:\+ssl)?|rediss?|sentinel)://)", re.IGNORECASE)
 _PLACE = re.compile(r"(?:\[[^]]*\]|[^:\[\]]*)(?::(\d*))?")  # host and port
 
 

@@ -548,9 +548,9 @@ async def models(settings: Settings) -> list[Finding]:
     """Which models will be used."""
     embedder, extractor = factory.embedder(settings), factory.extractor(settings)
     named = f"embedder {embedder.name if embedder else 'off'}, extractor {extractor.name if extractor else 'off'}"
-    offline = [name for each, name in ((settings.extractor, "rules"), (settings.embedder, "hashing")) if each == "auto"]
-    remedy = f"Offline {' and '.join(offline)}: set OPENAI_API_KEY for better recall and facts."
-    remedy = remedy if offline and settings.openai_api_key is None else ""
+    parts = [("rules", settings.extractor), ("hashing", settings.embedder)] if settings.openai_api_key is None else []
+    offline = " and ".join(name for name, chosen in parts if chosen == "auto")
+    remedy = f"Offline {offline}: set OPENAI_API_KEY for better recall and facts." if offline else ""
     missing = [
         Finding(
             what=f"model {name}",

@@ -205,7 +205,7 @@ def count_backlog(
         last[pause.namespace, pause.kind] = pause
 
     def runnable_since(job: Job) -> datetime:
-        """Without the last pause of it: from the end of that, and earlier by the time for which it could run before."""
+        """Since its time, later by what it waited of its last pause."""
         of_job = [pause for pause in last.values() if pause.namespace in (None, job.scope.namespace)]
         ends = [min(pause.ended_at, job.run_at + (pause.ended_at - pause.created_at)) for pause in of_job]
         return max([job.run_at, *ends])

@@ -45,9 +45,7 @@ def _count_runnable(place: str) -> str:
 
 
 def _runnable_since(run_at: str) -> str:
-    """Since when a job could run, without the last pause of it: from the end of that, and earlier by the time for which
-    it could run before.
-    """
+    """Since when a job could run: since its time, later by what it waited of its last pause that was ended."""
     return f"""greatest({run_at}, (
     SELECT max(least(resumed.at, {run_at} + (resumed.at - resumed.began))) FROM resumed
     WHERE resumed.kind IN ('', kinds.kind) AND resumed.namespace IN ('', one.namespace)))"""

@@ -69,7 +69,7 @@ def make_tls_context(address: ServerAddress) -> SSLContext:
     return RedisSSLContext(**options).get()
 
 
-# Twenty: a process has a few Redis servers. An error is not cached, so a file that is mended is read again.
+# Twenty: a process has a few Redis servers. An error is not cached, so a file that is corrected is read again.
 @lru_cache(maxsize=20)
 def _check_tls(options: tuple[tuple[str, Any], ...]) -> None:  # Any: as above
     """A context takes about 40 ms, and a process parses the same URL several times."""
