@@ -180,8 +180,9 @@ class Facts:
         """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
         superseded.
 
-        The profile loses what it has of the fact. To state that a fact has ended instead, add it again with `valid_to`.
-        Without a user the owner is that of the `Fact`.
+        A fact of the same object at another time (a second stay) remains. The profile loses what it has of the fact.
+        To state that a fact has ended instead, add it again with `valid_to`. Without a user the owner is that of the
+        `Fact`.
         """
         user_id, namespace = _owner_of(fact, user_id, namespace)
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id, role="writer")
@@ -257,8 +258,9 @@ class Facts:
         return fact_id in changes.superseded
 
     async def _retraction(self, tx: Transaction, owner: Scope, fact: Fact) -> Assertion:
-        """With the fact's messages as sources, since it has their text: a forget of them deletes it. Without them if a
-        call stated the fact too: it would be valid again then.
+        """Of the fact's time alone: the user may have come back to a former home. With its messages as sources, since
+        it has their text: a forget of them deletes it. Without them if a call stated the fact too: it would be valid
+        again then.
         """
         said = await self._parts.store.recorded_assertions(tx, owner, [fact.subject])
         is_stated = any(
@@ -273,6 +275,8 @@ class Facts:
             predicate=fact.predicate,
             object=fact.object,
             said_at=UNDATED,
+            valid_from=fact.valid_from,
+            valid_to=fact.valid_to,
             operation=Operation.RETRACT,
             sources=() if is_stated else fact.sources,
         )

@@ -114,9 +114,9 @@ class Folding:
             for fact in timeline
             if effective_start(fact) <= start and (fact.valid_to is None or start < fact.valid_to)
         ]
-        same = next((fact for fact in timeline if _touches(fact, claim) or _contains(fact, claim)), None)
-        if same is not None:
-            return self._again(same, claim)
+        same = [fact for fact in timeline if _touches(fact, claim) or _contains(fact, claim)]
+        if same:  # of two stays in one place an end is the end of the last
+            return self._again(same[-1 if claim.valid_from is None else 0], claim)
         if after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
             self._close(covering, start)
             return self._again(after, claim, starting=start)
@@ -153,9 +153,11 @@ class Folding:
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> list[Fact]:
-        """Retract: the fact ends, and a fact that it had ended is valid again."""
+        """Retract what was true within the claim's time, if it has one. What that had ended is valid again."""
         dropped = []
         for each in self._facts_of(claim):
+            if not _overlaps(each, claim) and each.valid_from != claim.valid_from:
+                continue
             fact = self._drop(each)
             dropped.append(fact)
             if fact.cardinality is Cardinality.SINGLE:
@@ -225,9 +227,9 @@ def fold(said: Iterable[RecordedAssertion], *, owner: Scope, now: datetime) -> l
     return list(apply_assertions(said, owner=owner, now=now).rows.values())
 
 
-def effective_start(fact: Fact) -> datetime:
+def effective_start(one: Fact | Assertion) -> datetime:
     """The start of validity; the beginning of time if it is not stated."""
-    return fact.valid_from or BEGINNING
+    return one.valid_from or BEGINNING
 
 
 def _begins(claim: Assertion) -> datetime:
@@ -240,7 +242,7 @@ def _statement(said: RecordedAssertion) -> tuple[object, ...]:
     return claim.predicate, claim.said_at if said.extractor == BY_USER else claim.sources
 
 
-def _overlaps(one: Fact, other: Fact) -> bool:
+def _overlaps(one: Fact, other: Fact | Assertion) -> bool:
     """Whether both are true at one time."""
     begins_before_it_ends = other.valid_to is None or effective_start(one) < other.valid_to
     return begins_before_it_ends and (one.valid_to is None or effective_start(other) < one.valid_to)

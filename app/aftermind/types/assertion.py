@@ -15,7 +15,8 @@ class Operation(StrEnum):
     """Effect of an assertion: `assert` states that it is (or was) true, `retract` that it never was.
 
     `end` ends at `valid_to` what another assertion states, whichever is extracted first; alone it states nothing. With
-    an empty object, `end` and `retract` are of every object of the predicate.
+    an empty object, `end` and `retract` are of every object of the predicate. A `retract` with `valid_from` or
+    `valid_to` is of what was true within that time.
     """
 
     ASSERT = "assert"

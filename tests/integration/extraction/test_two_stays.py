@@ -1,0 +1,96 @@
+"""Two facts of one object, at two times: a home to which the user came back."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from aftermind import Fact, Memory, Message, Settings
+
+SAID = ["I live in Leeds.", "I moved to York.", "I moved back to Leeds."]
+FIRST, YORK, SECOND = ("Leeds", 2020, 2021), ("York", 2021, 2022), ("Leeds", 2022, None)
+
+
+@pytest.fixture(params=["inmemory", "sqlite"])
+async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Memory]:
+    """A memory without servers."""
+    settings = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
+    url = "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path / 'memory.db'}"
+    async with Memory(url, settings=settings) as one:
+        yield one
+
+
+async def _learn(memory: Memory, *texts: str, start: int = 2020) -> None:
+    for year, text in enumerate(texts, start):
+        await memory.remember([Message.user(text, occurred_at=datetime(year, 1, 1, tzinfo=UTC))], user_id="ana")
+        await memory.drain(user_id="ana", timeout=30)
+
+
+async def _homes(memory: Memory) -> list[tuple[str, int | None, int | None]]:
+    facts = [fact for fact in await memory.facts.history(user_id="ana") if fact.superseded_at is None]
+    facts.sort(key=lambda fact: fact.valid_from or datetime.min.replace(tzinfo=UTC))
+    return [(f.object, f.valid_from and f.valid_from.year, f.valid_to and f.valid_to.year) for f in facts]
+
+
+async def _home(memory: Memory, year: int) -> Fact:
+    [fact] = await memory.facts.query(user_id="ana", predicate="lives_in", as_of=datetime(year, 6, 1, tzinfo=UTC))
+    return fact
+
+
+async def test_each_stay_is_a_fact(memory: Memory) -> None:
+    await _learn(memory, *SAID)
+
+    assert await _homes(memory) == [FIRST, YORK, SECOND]
+
+
+async def test_a_retraction_of_the_second_stay_leaves_the_first(memory: Memory) -> None:
+    await _learn(memory, *SAID)
+
+    assert await memory.facts.retract(await _home(memory, 2023))
+
+    assert await _homes(memory) == [FIRST, ("York", 2021, None)]
+
+
+async def test_a_retraction_of_the_first_stay_leaves_the_second(memory: Memory) -> None:
+    await _learn(memory, *SAID)
+
+    assert await memory.facts.retract(await _home(memory, 2020))
+
+    assert await _homes(memory) == [YORK, SECOND]
+
+
+@pytest.mark.parametrize(
+    ("year", "expected"),
+    [(2020, [("Bath", 2020, 2021), YORK, SECOND]), (2022, [FIRST, YORK, ("Bath", 2022, None)])],
+)
+async def test_a_correction_is_of_one_stay(memory: Memory, year: int, expected: list[tuple[object, ...]]) -> None:
+    await _learn(memory, *SAID)
+
+    await memory.facts.correct(await _home(memory, year), "Bath")
+
+    assert await _homes(memory) == expected
+
+
+@pytest.mark.parametrize(
+    "end", ["I don't live in Leeds anymore.", "I no longer live in Leeds.", "I moved out of Leeds."]
+)
+async def test_an_end_is_of_the_last_stay(memory: Memory, end: str) -> None:
+    await _learn(memory, *SAID, end)
+
+    assert await _homes(memory) == [FIRST, YORK, ("Leeds", 2022, 2023)]
+
+
+async def test_a_correction_lasts_when_older_messages_are_learnt_later(memory: Memory) -> None:
+    await _learn(memory, *SAID)
+    await memory.facts.retract(await _home(memory, 2023))
+
+    await _learn(memory, "I live in Hull.", start=2019)
+
+    assert await _homes(memory) == [("Hull", 2019, 2020), FIRST, ("York", 2021, None)]
+
+
+async def test_never_is_of_all_stays(memory: Memory) -> None:
+    await _learn(memory, *SAID, "I never lived in Leeds.")
+
+    assert await _homes(memory) == [("York", 2021, None)]
