@@ -31,7 +31,7 @@ _BOUNDARY = frozenset(",;:-\u2013\u2014(…*>•~/¡¿")
 # One form of words may hold both: "I work as a nurse at Acme".
 _TOGETHER = (
     *({"has_job", "works_at"}, {"studies", "attends"}, {"kin", "has_children"}, {"birthday", "born_in"}),
-    *({"spouse", "relationship_status"}, {"has_job", "diet"}),
+    *({"spouse", "relationship_status"}, {"has_job", "diet"}, {"lives_in", "kin"}),
 )
 _AT_AN_EDGE = re.compile(r"\b(?:since|from|until|till|before|after|between)\b", re.IGNORECASE)
 _NOW = re.compile(r"\bnow\b", re.IGNORECASE)
@@ -151,7 +151,10 @@ def _sentences(text: str, grammar: Grammar) -> Iterator[str]:
             text[max(0, start, found.start() - 24) : found.start()], grammar, text, found
         ):
             continue
-        if sentence := text[start : found.end()].strip():
+        sentence = text[start : found.end()].strip()
+        if grammar.greeting.fullmatch(sentence):
+            continue
+        if sentence:
             yield sentence
         start = found.end()
     if sentence := text[start:].strip():
