@@ -177,8 +177,8 @@ class Facts:
         namespace: str | None = None,
         group: str | None = None,
     ) -> bool:
-        """Retract a fact, as if it had never been true. A fact that it had ended is valid again. False if it is already
-        superseded.
+        """Retract a fact, as if it had never been true. A fact that it had ended is valid again, unless a message ended
+        that too ("I left Acme"). False if it is already superseded.
 
         A fact of the same object at another time (a second stay) remains. The profile loses what it has of the fact.
         To state that a fact has ended instead, add it again with `valid_to`. Without a user the owner is that of the

@@ -20,9 +20,10 @@ class Folding:
 
     A single-valued predicate has a timeline: a new object ends the one that was valid when it begins. A multi-valued
     one accumulates. The same assertion strengthens; a retraction reverts earlier assertions, and reopens facts that
-    they had ended. Where the message of a retraction then states another object of a single-valued predicate, without a
-    time, that object has the start of the retracted one: "I meant Basel, not Bern". A claim whose time is
-    a period ("today", "in 2025") comes after facts that an earlier message began within that period.
+    they had ended, up to an end that another assertion states. Where the message of a retraction then states another
+    object of a single-valued predicate, without a time, that object has the start of the retracted one: "I meant Basel,
+    not Bern". A claim whose time is a period ("today", "in 2025") comes after facts that an earlier message began
+    within that period.
 
     `dropped` are facts that a later assertion removed as if they had never been true. `corrections` are pairs of such a
     fact and the one in its place, which the same message or call states next, or which begins at the same moment.
@@ -36,6 +37,7 @@ class Folding:
     # Facts that a message or a call has retracted, until it states another object of the predicate.
     _retracted: dict[tuple[object, ...], list[Fact]] = field(default_factory=dict)
     _undated: set[FactId] = field(default_factory=set)  # facts without a stated start
+    _stated_ends: dict[FactId, datetime] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
     # Index by predicate and object: a user may like a thousand things, and each assertion searches them.
     _by_object: dict[tuple[str, str], dict[FactId, None]] = field(default_factory=dict)
@@ -132,6 +134,8 @@ class Folding:
         begins = starting or _earlier(fact.valid_from, claim.valid_from)
         if claim.valid_from is not None:
             self._undated.discard(fact.id)
+        if claim.valid_to is not None:
+            self._stated_ends[fact.id] = claim.valid_to
         is_told_twice = bool(claim.sources) and set(claim.sources) <= set(fact.sources)
         self._change(
             fact,
@@ -153,7 +157,9 @@ class Folding:
                 self._again(fact, replace(claim, valid_to=at))
 
     def _retract(self, claim: Assertion) -> list[Fact]:
-        """Retract what was true within the claim's time, if it has one. What that had ended is valid again."""
+        """Retract what was true within the claim's time, if it has one. What that had ended is valid again, unless
+        another claim ended it too ("I left Acme").
+        """
         dropped = []
         for each in self._facts_of(claim):
             if not _overlaps(each, claim) and each.valid_from != claim.valid_from:
@@ -163,7 +169,7 @@ class Folding:
             if fact.cardinality is Cardinality.SINGLE:
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
-                        self._change(row, valid_to=fact.valid_to)
+                        self._change(row, valid_to=self._stated_ends.get(row.id, fact.valid_to))
         return dropped
 
     def _facts_of(self, claim: Assertion) -> list[Fact]:
@@ -202,6 +208,8 @@ class Folding:
         self._by_object.setdefault((claim.predicate, predicates.folded(claim.object)), {})[id_] = None
         if claim.valid_from is None:
             self._undated.add(id_)
+        if claim.valid_to is not None and claim.valid_to <= claim.said_at:  # not that of a fact without assertions
+            self._stated_ends[id_] = claim.valid_to
         return id_
 
     def _drop(self, fact: Fact) -> Fact:

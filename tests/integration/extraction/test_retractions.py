@@ -1,4 +1,4 @@
-"""Two facts of one object, at two times: a home to which the user came back."""
+"""Retractions and ends of facts of one predicate: two stays in one place, and what a retracted fact had ended."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ async def _learn(memory: Memory, *texts: str, start: int = 2020) -> None:
         await memory.drain(user_id="ana", timeout=30)
 
 
-async def _homes(memory: Memory) -> list[tuple[str, int | None, int | None]]:
+async def _facts(memory: Memory) -> list[tuple[str, int | None, int | None]]:
     facts = [fact for fact in await memory.facts.history(user_id="ana") if fact.superseded_at is None]
     facts.sort(key=lambda fact: fact.valid_from or datetime.min.replace(tzinfo=UTC))
     return [(f.object, f.valid_from and f.valid_from.year, f.valid_to and f.valid_to.year) for f in facts]
@@ -41,7 +41,7 @@ async def _home(memory: Memory, year: int) -> Fact:
 async def test_each_stay_is_a_fact(memory: Memory) -> None:
     await _learn(memory, *SAID)
 
-    assert await _homes(memory) == [FIRST, YORK, SECOND]
+    assert await _facts(memory) == [FIRST, YORK, SECOND]
 
 
 async def test_a_retraction_of_the_second_stay_leaves_the_first(memory: Memory) -> None:
@@ -49,7 +49,7 @@ async def test_a_retraction_of_the_second_stay_leaves_the_first(memory: Memory) 
 
     assert await memory.facts.retract(await _home(memory, 2023))
 
-    assert await _homes(memory) == [FIRST, ("York", 2021, None)]
+    assert await _facts(memory) == [FIRST, ("York", 2021, None)]
 
 
 async def test_a_retraction_of_the_first_stay_leaves_the_second(memory: Memory) -> None:
@@ -57,7 +57,7 @@ async def test_a_retraction_of_the_first_stay_leaves_the_second(memory: Memory) 
 
     assert await memory.facts.retract(await _home(memory, 2020))
 
-    assert await _homes(memory) == [YORK, SECOND]
+    assert await _facts(memory) == [YORK, SECOND]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_a_correction_is_of_one_stay(memory: Memory, year: int, expected: 
 
     await memory.facts.correct(await _home(memory, year), "Bath")
 
-    assert await _homes(memory) == expected
+    assert await _facts(memory) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ async def test_a_correction_is_of_one_stay(memory: Memory, year: int, expected: 
 async def test_an_end_is_of_the_last_stay(memory: Memory, end: str) -> None:
     await _learn(memory, *SAID, end)
 
-    assert await _homes(memory) == [FIRST, YORK, ("Leeds", 2022, 2023)]
+    assert await _facts(memory) == [FIRST, YORK, ("Leeds", 2022, 2023)]
 
 
 async def test_a_correction_lasts_when_older_messages_are_learnt_later(memory: Memory) -> None:
@@ -87,10 +87,31 @@ async def test_a_correction_lasts_when_older_messages_are_learnt_later(memory: M
 
     await _learn(memory, "I live in Hull.", start=2019)
 
-    assert await _homes(memory) == [("Hull", 2019, 2020), FIRST, ("York", 2021, None)]
+    assert await _facts(memory) == [("Hull", 2019, 2020), FIRST, ("York", 2021, None)]
 
 
 async def test_never_is_of_all_stays(memory: Memory) -> None:
     await _learn(memory, *SAID, "I never lived in Leeds.")
 
-    assert await _homes(memory) == [("York", 2021, None)]
+    assert await _facts(memory) == [("York", 2021, None)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "end"),
+    [
+        (["I work at Nordlys.", "I left Nordlys. I work at Fjordtech."], 2021),
+        (["I work at Nordlys.", "I work at Fjordtech. I left Nordlys."], 2021),
+        (["I work at Nordlys.", "I left Nordlys.", "I work at Fjordtech."], 2021),
+        (["I work at Nordlys.", "I work at Fjordtech."], None),
+    ],
+)
+async def test_a_retraction_keeps_the_ends_that_messages_state(
+    memory: Memory, messages: list[str], end: int | None
+) -> None:
+    await _learn(memory, *messages)
+    [fact] = await memory.facts.query(user_id="ana", predicate="works_at")
+    assert fact.object == "Fjordtech"
+
+    await memory.facts.retract(fact)
+
+    assert await _facts(memory) == [("Nordlys", 2020, end)]
