@@ -11,6 +11,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from aftermind.facts.apply_assertions import effective_start
 from aftermind.facts.learned_procedures import LEAST_CONFIDENCE, PROCEDURE, with_feedback
 from aftermind.facts.predicates import EXCLUSIVE, OPPOSITES, folded, relation_text, searched_text
 from aftermind.ranking import (
@@ -63,6 +64,7 @@ _ABOUT_END = re.compile(
     r"resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
     re.IGNORECASE,
 )
+_BEFORE = re.compile(r"\b(?:before|prior to|bevor|vor|avant|antes)\b", re.IGNORECASE)
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
 _ABOUT_NOW = re.compile(
     r"^\W*(?:do|am|is|are) (?:i|we|my|our)\b|\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b",
@@ -90,14 +92,15 @@ class CandidateRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFormer:
-    """The former facts that a question is about, and the current ones that took their place and that it names.
+    """The former facts that a question is about, and those that took their place and that it names ("before Oslo").
 
-    `named` are those of `facts` that it names in place of the current ones. `is_of_end`: it is about their end
-    ("When did I leave Oslo?").
+    `is_last`: of several former ones they are the last before those. `named` are those of `facts` that it names in
+    place of the current ones. `is_of_end`: it is about their end ("When did I leave Oslo?").
     """
 
     facts: Sequence[Fact]
     successors: Sequence[Fact]
+    is_last: bool
     named: frozenset[FactId]
     is_of_end: bool
 
@@ -423,10 +426,14 @@ def asked_former(
     successors = _successors_of(of_then or former, current, words) if is_before else []
     replaced = {_about(fact) for fact in successors}
     facts = of_then or [fact for fact in former if _about(fact) in replaced]
+    last = _last_before_named(facts, [*former, *current], words) if is_before and _BEFORE.search(question) else {}
+    if last:
+        facts, successors = list(last.values()), list(last)
     named = [] if facts else _named_former(former, current, question)
     return AskedFormer(
         facts=facts or named,
         successors=successors,
+        is_last=bool(last),
         named=frozenset(fact.id for fact in named),
         is_of_end=_ABOUT_END.search(question) is not None,
     )
@@ -448,6 +455,21 @@ def _named_former(former: Sequence[Fact], current: Sequence[Fact], question: str
     return [fact for fact in former if _about(fact) in replaced and asked.issuperset(tokens(fact.object))]
 
 
+def _last_before_named(former: Sequence[Fact], facts: Sequence[Fact], words: QuestionWords) -> dict[Fact, Fact]:
+    """By each fact that the question names, the last of the former ones before it: of several homes "before Oslo"."""
+    last: dict[Fact, Fact] = {}
+    for named in facts:
+        if named.cardinality is not Cardinality.SINGLE or not words.share(named.object):
+            continue
+        start = effective_start(named)
+        earlier = [
+            fact for fact in former if _about(fact) == _about(named) and fact.valid_to and fact.valid_to <= start
+        ]
+        if earlier:
+            last[named] = max(earlier, key=effective_start)
+    return last
+
+
 def _successors_of(former: Sequence[Fact], current: Sequence[Fact], words: QuestionWords) -> list[Fact]:
     """The current facts that took the place of former ones and are named in the question ("before Oslo")."""
     about = {_about(fact) for fact in former}
@@ -463,8 +485,8 @@ def raise_former(
 ) -> tuple[list[Match], dict[FactId, float]]:
     """For a question about the past: what was true then, and is not now, is likelier to answer, and so are its turns.
     Those of `successors` come behind ("Where did I live before Oslo?"), and pass their score on if the question has no
-    word of what they took the place of ("my job before Northern Rail"). So do the turns that state the end of what was
-    named, or, if the question is about its end, those that state its start.
+    word of what they took the place of ("my job before Northern Rail"), or means the last of several. So do the turns
+    that state the end of what was named, or, if the question is about its end, those that state its start.
 
     Also scores of the former facts, by their own words or their best turn.
     """
@@ -475,7 +497,7 @@ def raise_former(
         asked = endings if former.is_of_end else sources - endings
         sources, behind = asked, behind | (sources - asked)
     least = 0.0
-    if not any(words.share(searched_text(fact)) for fact in then):
+    if former.is_last or not any(words.share(searched_text(fact)) for fact in then):
         least = max((match.score for match, turn in _turns(matches) if turn.id in behind), default=0.0)
     raised = [
         replace(match, score=max(shifted(match.score, IN_PERIOD), least)) if turn.id in sources else match
