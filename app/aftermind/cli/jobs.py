@@ -16,7 +16,6 @@ from aftermind.cli.terminal import out
 from aftermind.memory import Memory
 from aftermind.settings import Settings
 from aftermind.types import Job, JobId, JobKind, JobState, Scope
-from aftermind.types.job import LEASE_LOST
 from aftermind.types.job_admin import (
     JobAction,
     JobActionResult,
@@ -119,7 +118,7 @@ def list_(
     for job in listed:
         texts = [job.state, job.kind, terminal.when(job.updated_at), _next_attempt(job)]
         cells = _cells(job.id, texts, job.scope, with_namespace=spaces, wide=wide)
-        shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or detail(job)))
+        shown.add_row(*cells, terminal.one_line(reasons.get(job.id) or job.detail))
     terminal.show(shown, wide=wide)
     terminal.note_limit([*pending, *found], limit)
     return pending if only_pending else found
@@ -431,16 +430,6 @@ def _filter(
         until=None,
     )
     return replace(wanted, states=tuple(states or ()))
-
-
-def detail(job: Job) -> str:
-    """The worker of a running job; of others the last error, or the note."""
-    if job.state is JobState.RUNNING:
-        return f"running at {job.worker}"
-    lost = f"{LEASE_LOST}: {terminal.count_of(job.lost_leases, 'time')}" if job.lost_leases else ""
-    if job.state is JobState.DISCARDED:
-        return job.note or ""
-    return ", ".join(filter(None, (None if job.state is JobState.DONE else job.error or job.note, lost)))
 
 
 def _next_attempt(job: Job) -> str:

@@ -216,7 +216,7 @@ async def _why_waiting(memory: Memory, plan: ReplayPlan) -> str:
     reasons = Counter((await jobs.hold_reasons(memory, found)).values())
     if not reasons:
         failed = (each for each in found if each.state is JobState.RETRYING)
-        reasons = Counter(f"the next attempt, after: {jobs.detail(each)}" for each in failed)
+        reasons = Counter(f"the next attempt, after: {each.detail}" for each in failed)
     return next((reason for reason, _ in reasons.most_common(1)), "")
 
 

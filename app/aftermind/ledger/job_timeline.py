@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aftermind.types import EpisodeId, FactId, Job, JobId, JobKind, JobState, Scope
-from aftermind.types.job import Attempt, FollowUp
+from aftermind.types.job import Attempt, FollowUp, describe_note
 from aftermind.types.job_admin import EndedHold, Timeline, TimelineStep
 
 MAX_TURNS = 50  # of one job that a timeline names
@@ -162,7 +162,7 @@ def _job_steps(job: Any, attempts: Sequence[Any], accepted: datetime) -> list[Ti
     """A step for the job as a whole, and one for each attempt; none for a claim that was given back."""
     is_over = JobState(job.state).is_final
     begun = accepted if job.kind == JobKind.STORE.value else job.created_at
-    detail = job.reason_code or job.note
+    detail = job.reason_code or describe_note(job)
     if not is_over and job.state != JobState.RUNNING.value:
         detail = f"next attempt {job.run_at:%H:%M:%S}" + (f", {detail}" if detail else "")
     steps = [

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
@@ -167,6 +167,32 @@ class Job:
     raw: bytes | None = None  # a turn that the ledger accepted, or bytes that could not be read
     origin_job_id: JobId | None = None
     worker: str | None = None  # that runs it, or ran it last
+
+    @property
+    def detail(self) -> str:
+        """In one line: the worker of a running job, the note of a discarded one; of others the last error, or why the
+        last claim was given back while its wait lasts, and how many leases were lost.
+
+        What a job waits for now is in `job_admin.hold_reasons`.
+        """
+        if self.state is JobState.RUNNING:
+            return f"running at {self.worker}"
+        if self.state is JobState.DISCARDED:
+            return self.note or ""
+        times = "1 time" if self.lost_leases == 1 else f"{self.lost_leases:,} times"
+        lost = f"{LEASE_LOST}: {times}" if self.lost_leases else ""
+        why = None if self.state is JobState.DONE else self.error or describe_note(self)
+        return ", ".join(filter(None, (why, lost)))
+
+
+def describe_note(job: Any) -> str | None:  # Any: `Job`, or a row with its columns
+    """The note; of a job that waits, when its last claim was given back and why, and None once that wait is over.
+
+    The note is of that time: since then a budget may have been raised, or a provider have answered.
+    """
+    if job.note is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return job.note
+    return f"given back at {job.updated_at:%H:%M:%S}: {job.note}" if job.run_at > datetime.now(UTC) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,39 @@ async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
     assert budget.detail.startswith("3 namespaces have used their budgets of today")
 
 
+async def test_a_budget_that_was_raised_is_no_reason_of_a_job_any_more(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'memory.db'}"
+    spent = Settings(embedder="hash", extract_quiet_seconds=0, namespace_tokens_per_day=50)
+    raised = Settings(embedder="hash", run_jobs=False, namespace_tokens_per_day=500)
+    wanted = JobFilter(kinds=(JobKind.EXTRACT,), states=(JobState.QUEUED,))
+    async with Memory(store, settings=spent, extractor=CostlyExtractor()) as memory:
+        receipt = await memory.remember("I like tea.", user_id="ann")
+        await receipt.extracted(timeout=30)
+        await memory.remember("I like coffee.", user_id="ann")
+
+        async def given_back() -> bool:
+            return any(job.note for job in await memory.job_admin.list(wanted))
+
+        await wait_until(given_back, description="the job was given back")
+
+    async with Memory(store, settings=raised) as memory:
+        [waiting] = await memory.job_admin.list(wanted)
+        holds = await memory.job_admin.hold_reasons([waiting])
+        timeline = await memory.job_admin.timeline(waiting.id)
+        await memory.job_admin.apply("run_now", wanted, actor="ops")
+        [due] = await memory.job_admin.list(wanted)
+
+    assert holds == {}
+    assert waiting.detail.startswith(
+        f"given back at {waiting.updated_at:%H:%M:%S}: namespace 'default' reached its budget"
+    )
+    assert timeline is not None
+    assert [step.detail for step in timeline.steps if step.name == "extract"] == [
+        f"next attempt {waiting.run_at:%H:%M:%S}, {waiting.detail}"
+    ]
+    assert due.detail == ""
+
+
 @pytest.mark.parametrize(
     "budgets", [{"acme": {"euros": 1}}, {"acme": {"usd_per_day": -1}}, {"a*b": {"usd_per_day": 1}}, {"acme": 3}]
 )
