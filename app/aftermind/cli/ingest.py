@@ -68,6 +68,7 @@ class Ingested:
     spooled: int = 0
     messages: int = 0
     known: int | None = 0  # of the messages: accepted before, by an earlier command or another one; None: not counted
+    repeated: int = 0  # of the messages: in these files more than once, and sent once
     forgotten: int | None = None  # of the messages: refused by an earlier forget; None: not counted
     users: set[tuple[str | None, str | None]] = field(default_factory=set)  # namespace, user
     bad: list[BadLine] = field(default_factory=list)
@@ -227,23 +228,32 @@ async def _without_present(
             with suppress(errors.InvalidInput):  # reported when the turn is handed over
                 stored = await _stored_messages(memory, namespace, user)
         copied: dict[str, EpisodeId] = {}  # `present` of this owner
-        sent: dict[str, str] = {}  # exported id → key; another export of the user may have its message in another turn
+        keys: set[str] = set()  # of the turns that are sent
+        sent: set[str] = set()  # exported ids; another export of the user may have its message in another turn
         for turn in same_owner:
             here = _present_ids(turn, stored, copied)
             copied |= here
             present |= here
-            new = [id_ for id_ in turn.exported_ids if id_ not in here and sent.get(id_, turn.key) == turn.key]
-            is_whole = len(new) + len(here) == len(turn.exported_ids)
-            if (not here and is_whole) or (here and set(here.values()) <= set(_ids_of(memory, turn))):
+            if turn.key in keys and not here:
+                done.queued += 1
+                done.messages += len(turn.messages)
+                done.repeated += len(turn.messages)
+                continue
+            new = [id_ for id_ in turn.exported_ids if id_ not in here and id_ not in sent]
+            repeated = len(turn.exported_ids) - len(new) - len(here)
+            if (not here and not repeated) or (here and set(here.values()) <= set(_ids_of(memory, turn))):
                 missing.append(turn)
-                sent |= dict.fromkeys(turn.exported_ids, turn.key)
+                keys.add(turn.key)
+                sent.update(turn.exported_ids)
                 continue
             singles = importers.single_messages(turn)
             missing += [singles[id_] for id_ in new if id_ in singles]
-            sent |= {id_: singles[id_].key for id_ in new if id_ in singles}
-            done.queued += len(here) == len(turn.messages)
-            done.messages += len(here)
+            keys.update(singles[id_].key for id_ in new if id_ in singles)
+            sent.update(new)
+            done.queued += not new
+            done.messages += len(here) + repeated
             done.known = (done.known or 0) + len(here)
+            done.repeated += repeated
             done.users.add((namespace, user))
     return missing, present
 
@@ -384,9 +394,11 @@ def _shares(done: Ingested) -> str:
     if done.known is None:
         return ""
     # Until all turns are stored, messages that were not stored before are new ones or forgotten ones.
-    new = "" if done.forgotten is None else f", {max(0, done.messages - done.known - done.forgotten):,} new"
+    sent = done.messages - done.known - done.repeated
+    new = "" if done.forgotten is None else f", {max(0, sent - done.forgotten):,} new"
     forgotten = f", {done.forgotten:,} forgotten here" if done.forgotten else ""
-    return f"{new}, {done.known:,} already stored{forgotten}"
+    repeated = f", {done.repeated:,} repeated in these files" if done.repeated else ""
+    return f"{new}, {done.known:,} already stored{forgotten}{repeated}"
 
 
 async def _hand_over(memory: Memory, turns: Sequence[FileTurn], done: Ingested) -> list[tuple[FileTurn, Receipt]]:

@@ -470,6 +470,33 @@ async def test_two_exports_of_a_turn_that_was_forgotten_in_part_add_each_message
             assert await contents(memory, user_id=user, namespace="other") == ["I live in Oslo.", "Noted."]
 
 
+async def test_the_counts_of_two_exports_add_up_to_their_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first export has a whole turn of two messages, the second one of these messages and another turn."""
+    async with Memory("inmemory", embedder="hash", extractor="off") as memory:
+        talk = await memory.remember(TALK[0], user_id="nadia", session_id="s")
+        read = []
+        for text in ("I like tea.", "I like rain."):
+            await memory.remember(text, user_id="nadia", session_id="s")
+            await memory.drain(user_id="nadia", timeout=30)
+            read += list(importers.read(await exported(memory, "nadia", tmp_path / "one.json")))
+            await memory.forget(ids=talk.episode_ids[:1], user_id="nadia")
+        for _ in range(2):
+            ingest.report(await ingest.play(memory, read, namespace="other"))
+        again = await contents(memory, user_id="nadia", namespace="other")
+        ingest.report(await ingest.play(memory, [*turns(tmp_path, "a.jsonl", ["I run."])] * 2, namespace="other"))
+
+    assert sum(len(each.messages) for each in read if isinstance(each, importers.FileTurn)) == 6
+    assert again == ["I live in Oslo.", "Noted.", "I like tea.", "I like rain."]
+    printed = [line.partition(" turns ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [
+        "(6 messages, 4 new, 0 already stored, 2 repeated in these files) of 1 user accepted, 0 skipped.",
+        "(6 messages, 0 new, 6 already stored) of 1 user accepted, 0 skipped.",
+        "(2 messages, 1 new, 0 already stored, 1 repeated in these files) of 1 user accepted, 0 skipped.",
+    ]
+
+
 @pytest.mark.parametrize("undone", [0, 1])
 @pytest.mark.parametrize("is_newest_first", [False, True])
 async def test_a_message_that_one_of_two_exports_has_as_undone_is_hidden(
