@@ -1,8 +1,11 @@
 """`aftermind migrate`: bring the database to this release's schema."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from aftermind import errors
 from aftermind.api import address_resolution
@@ -12,6 +15,8 @@ from aftermind.settings import Settings
 
 REDIS_SECONDS = 5.0
 
+Check = Annotated[bool, typer.Option("--check", help="List pending migrations and change nothing.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -19,35 +24,75 @@ def register(app: typer.Typer) -> None:
 
 
 @terminal.with_json
-def migrate() -> dict[str, str]:
+def migrate(*, check: Check = False) -> dict[str, str] | dict[str, dict[str, str]]:
     """Migrate the database to this release's schema. Safe to repeat, also while the previous release runs.
 
-    Of several databases (AFTERMIND_DATABASES) it migrates each, or only AFTERMIND_DATABASE if that is set.
+    Of several databases (AFTERMIND_DATABASES) it migrates each, or only AFTERMIND_DATABASE if that is set. A migration
+    locks the tables that it changes: writes to them wait, and recall answers without the rows that it cannot read in
+    time. With --check nothing is changed; exit code 0: nothing is pending, 1: migrations are, 2: an error.
     """
     settings = Settings()
     if not settings.databases or "database" in settings.model_fields_set:
+        databases = {"": settings}
+    else:
+        databases = {name: settings.of_database(name) for name in settings.database_names}
+    if check:
+        return _check_all(databases)
+    if "" in databases:
         revision = _migrate(settings)
         out.print(f"The schema is at {revision}, and Redis has the functions of this release.")
         return {"revision": revision}
     revisions: dict[str, str] = {}
-    for name in settings.database_names:
+    for name, of_one in databases.items():
         try:
-            revisions[name] = _migrate(settings.of_database(name))
+            revisions[name] = _migrate(of_one)
         except errors.AftermindError as exc:  # one that is away does not stop the others
             terminal.complain(f"{name}: {exc}")
         else:
             out.print(f"{name}: the schema is at {revisions[name]}, and Redis has the functions of this release.")
-    if len(revisions) < len(settings.database_names):
+    if len(revisions) < len(databases):
         raise terminal.ExitWithResult(terminal.FAILED, revisions)
     return revisions
 
 
-def _migrate(settings: Settings) -> str:
+def _check_all(databases: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
+    """The pending migrations of each database; of a single one, its name is empty."""
+    found: dict[str, dict[str, str]] = {}
+    for name, settings in databases.items():
+        prefix = f"{name}: " if name else ""
+        try:
+            found[name] = terminal.run(_pending(_postgres(settings)))
+        except errors.AftermindError as exc:  # one that is away does not hide the others
+            terminal.complain(f"{prefix}{exc}")
+            continue
+        for revision, what in found[name].items():
+            out.print(f"{prefix}pending: {revision}. {escape(what)}")
+        if not found[name]:
+            out.print(f"{prefix}no migration is pending.")
+    if len(found) < len(databases):
+        raise terminal.ExitWithResult(terminal.FAILED, found)
+    if any(found.values()):
+        out.print("While a migration runs, writes to the tables that it changes wait.")
+        raise terminal.ExitWithResult(1, found)
+    return found
+
+
+async def _pending(url: str) -> dict[str, str]:
+    from aftermind.db import migrate as migrations  # with SQLAlchemy, which `aftermind status` does without
+
+    return await migrations.pending(url)
+
+
+def _postgres(settings: Settings) -> str:
     found = address_resolution.resolve(settings)
     if found.is_in_process:
         raise errors.InvalidSettings("AFTERMIND_DATABASE_URL", found.scheme, "only Postgres has a schema to migrate.")
-    revision = terminal.run(apply(settings, found.owner or found.store))
-    terminal.run(load_functions(settings, found.required_redis))
+    return found.owner or found.store
+
+
+def _migrate(settings: Settings) -> str:
+    revision = terminal.run(apply(settings, _postgres(settings)))
+    terminal.run(load_functions(settings, address_resolution.resolve(settings).required_redis))
     return revision
 
 

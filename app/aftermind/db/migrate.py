@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 from asyncpg.exceptions import LockNotAvailableError
@@ -20,6 +20,9 @@ from aftermind.db.error_mapping import HEAD, driver_error, short, translated
 from aftermind.db.primary_connection import connect
 from aftermind.db.tables import SCHEMA, VERSION_TABLE
 from aftermind.types import EmbedderIdentity
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
 
 T = TypeVar("T")
 
@@ -123,6 +126,17 @@ async def check(
         raise errors.SchemaOutdated(found, HEAD)
 
 
+async def pending(url: str) -> dict[str, str]:
+    """Migrations that `apply` would run: name → what it does, in their order. Changes nothing."""
+    try:
+        await check(url)
+    except errors.SchemaOutdated as exc:
+        done = 0 if exc.found is None else _number(exc.found)
+        found = {each.revision: each.doc for each in _scripts().walk_revisions() if _number(each.revision) > done}
+        return dict(sorted(found.items()))
+    return {}
+
+
 async def patiently(connection: AsyncConnection, work: Callable[[], Awaitable[T]], *, patience: float = 60.0) -> T:
     """Run a function that locks tables, and retry it until no other transaction blocks it.
 
@@ -161,6 +175,13 @@ async def _migrated(
     await row_level_security.secure(connection)
     await connection.commit()
     return HEAD
+
+
+def _scripts() -> "ScriptDirectory":
+    extras.require("alembic", "a migration")
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory(str(SCRIPTS))
 
 
 def _upgrade(connection: Connection, dimension: int) -> None:

@@ -2,7 +2,11 @@
 
 import ast
 import asyncio
+import json
+import os
+import sys
 import warnings
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from aftermind import errors
 from aftermind.db import migrate, row_level_security, tables
 from aftermind.db.error_mapping import HEAD
 from aftermind.types import EmbedderIdentity
+from tests.support.releases import next_release
 from tests.support.servers import Database, Servers, psql_async
 from tests.support.waiting import wait_until
 
@@ -65,6 +70,46 @@ async def test_the_migrated_schema_is_what_the_tables_say(database: Database) ->
         await engine.dispose()
 
     assert differences == []
+
+
+async def test_pending_migrations_are_listed_without_a_change(database: Database, empty: str, tmp_path: Path) -> None:
+    coming = next_release(tmp_path / "next")
+    unused = "redis://127.0.0.1:1/0"  # a migration without a change needs none
+    current = {**os.environ, "AFTERMIND_DATABASE_URL": database.url, "AFTERMIND_BROKER_URL": unused}
+    environments = {
+        "current": current,
+        "next": coming.environment(current),
+        "empty": {**current, "AFTERMIND_DATABASE_URL": empty},
+        "away": {**current, "AFTERMIND_DATABASE_URL": NOWHERE},
+    }
+
+    async def check(env: dict[str, str], *options: str) -> tuple[str, int | None]:
+        command = (sys.executable, "-m", "aftermind.cli", "migrate", "--check", *options)
+        process = await asyncio.create_subprocess_exec(*command, env=env, stdout=PIPE, stderr=PIPE, cwd=tmp_path)
+        return (await process.communicate())[0].decode(), process.returncode
+
+    printed = {name: await check(env) for name, env in environments.items()}
+    as_json = await check(environments["next"], "--json")
+    again = await check(environments["empty"])
+
+    assert printed["current"] == ("no migration is pending.\n", 0)
+    assert (json.loads(as_json[0]), as_json[1]) == (
+        {
+            "": {
+                "0002_pre_channel": "Expand: a new column.",
+                "0003_pre_mined_by": "Expand: a renamed column. The new name is added; a trigger keeps both equal while both "
+                "releases write.",
+                "0004_pre_confidence": "Expand: a constraint, at first for new rows only, so that no existing row is read "
+                "under the table's lock.",
+            }
+        },
+        1,
+    )
+    assert "pending: 0002_pre_channel. Expand: a new column.\n" in printed["next"][0]
+    assert "writes to the tables that it changes wait" in printed["next"][0]
+    assert f"pending: {HEAD}" in printed["empty"][0]
+    assert printed["empty"] == again, "nothing was migrated"
+    assert printed["away"] == ("", 2)
 
 
 def test_the_newest_migration_is_the_one_that_this_release_asks_for() -> None:
