@@ -410,18 +410,37 @@ async def read_pauses(parts: Parts) -> list[JobPause]:
         return await parts.job_operations.pauses(tx)
 
 
-def resume_command(pause: JobPause) -> str:
-    """The command that ends a pause."""
-    kind = f" --kind {pause.kind}" if pause.kind else ""
-    return f"aftermind jobs resume{kind}" + (f" --namespace {shlex.quote(pause.namespace)}" if pause.namespace else "")
+def pauses_by_queue(pauses: Sequence[JobPause]) -> list[tuple[str, JobPause]]:
+    """What is paused (a kind, a queue or `all`), and its pause: those of all kinds of a queue that one operator made
+    for one reason are one, as `aftermind jobs pause --queue` makes them.
+    """
+    found: list[tuple[str, JobPause]] = []
+    for each in pauses:
+        origin = (each.namespace, each.reason, each.actor)
+        alike = {one.kind for one in pauses if (one.namespace, one.reason, one.actor) == origin}
+        queue = None if each.kind is None else queues.QUEUE_OF[each.kind]
+        kinds = [kind for kind, name in queues.QUEUE_OF.items() if name == queue]
+        if queue is None or len(kinds) == 1 or not alike.issuperset(kinds):
+            found.append((each.kind or "all", each))
+        elif each.kind == kinds[0]:
+            found.append((queue, each))
+    return found
+
+
+def resume_command(name: str, pause: JobPause) -> str:
+    """The command that ends a pause of this kind or queue."""
+    option = "" if name == "all" else f" --queue {name}" if name in queues.QUEUES else f" --kind {name}"
+    return f"aftermind jobs resume{option}" + (
+        f" --namespace {shlex.quote(pause.namespace)}" if pause.namespace else ""
+    )
 
 
 async def _pauses(parts: Parts) -> str:
     """Without names of tenants: /readyz asks for no key."""
-    pauses = await read_pauses(parts)
+    pauses = pauses_by_queue(await read_pauses(parts))
     found = [
-        f"{f'{each.kind} jobs' if each.kind else 'all jobs'} are paused: `{resume_command(each)}` ends it"
-        for each in pauses
+        f"{name} jobs are paused: `{resume_command(name, each)}` ends it"
+        for name, each in pauses
         if each.namespace is None
     ]
     if of_tenants := len(pauses) - len(found):

@@ -24,6 +24,7 @@ from aftermind.api.health import (
     health,
     pending_age,
     read_pauses,
+    pauses_by_queue,
     resume_command,
     spent_budgets,
     spooled_bytes,
@@ -313,12 +314,12 @@ async def _jobs(parts: Parts, found: Addresses) -> list[Finding]:
     pauses = await read_pauses(parts)
     findings += [
         Finding(
-            what=f"{each.kind} jobs" if each.kind else "all jobs",
+            what=f"{name} jobs",
             seen=_paused_by(each),
             verdict=Verdict.WARNING,
-            remedy=f"They wait, and use no attempts. `{resume_command(each)}` ends the pause.",
+            remedy=f"They wait, and use no attempts. `{resume_command(name, each)}` ends the pause.",
         )
-        for each in pauses
+        for name, each in pauses_by_queue(pauses)
     ]
     if parts.pending is not None:
         backlog = await parts.pending.backlog()

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from aftermind import errors
 from aftermind.api import address_resolution
+from aftermind.api.health import pauses_by_queue
 from aftermind.cli import dead_letters, job_ids, terminal
 from aftermind.cli.terminal import out
 from aftermind.memory import Memory
@@ -331,7 +332,7 @@ def pause(
     """Let workers claim no jobs of a kind, of a queue or of a namespace. Jobs wait, and use no attempts."""
     for each in _kinds(kind, queue):
         terminal.with_memory(_pausing(each, namespace, reason))
-        out.print(f"Paused: {each or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
+    out.print(f"Paused: {queue or kind or 'all kinds'} in {escape(namespace) if namespace else 'every namespace'}.")
     return _pauses()
 
 
@@ -357,12 +358,12 @@ def resume(*, kind: Kind = None, queue: Queue = None, namespace: Where = None) -
 @jobs.command()
 @terminal.with_json
 def pauses(*, wide: terminal.Wide = False) -> list[JobPause]:
-    """List pauses."""
+    """List pauses: of a kind, of a queue or of all jobs. `--json` has one for each kind of a queue."""
     found = _pauses()
-    shown = terminal.make_table("kind", "namespace", "since", "by", "reason", flexible="reason")
-    for each in found:
+    shown = terminal.make_table("jobs", "namespace", "since", "by", "reason", flexible="reason")
+    for name, each in pauses_by_queue(found):
         where = (
-            each.kind or "all",
+            name,
             escape(each.namespace or "all"),
             terminal.when(each.created_at),
             escape(each.actor),

@@ -12,7 +12,7 @@ from rich.table import Table
 from aftermind import errors
 from aftermind.api import address_resolution
 from aftermind.api.facts import Provenance
-from aftermind.api.health import Progress, resume_command
+from aftermind.api.health import Progress, pauses_by_queue, resume_command
 from aftermind.cli import jobs, terminal
 from aftermind.cli.dead_letters import moment
 from aftermind.cli.terminal import Namespace, User, out
@@ -196,7 +196,8 @@ def _concerns_facts(pause: JobPause, namespace: str) -> bool:
 def _reason_for_no_facts(progress: Progress, pauses: Sequence[JobPause], *, is_filtered: bool) -> str:
     left = progress.pending_turns + progress.jobs
     if left and pauses:
-        todo = f"they are {pauses[0].summary()}; `{resume_command(pauses[0])}` ends it"
+        name, pause = pauses_by_queue(pauses)[0]
+        todo = f"they are {pause.summary()}; `{resume_command(name, pause)}` ends it"
         return escape(f"No facts yet. Unfinished turns and jobs of this user: {left:,}; {todo}.")
     if left:
         store = address_resolution.resolve(Settings())

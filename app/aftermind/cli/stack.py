@@ -271,7 +271,7 @@ def _warn_about_health() -> bool:
     """Warn of what process states do not show: a frozen server, a paused provider, a missing schema, overdue jobs, dead
     letters. Returns whether a part is down that every answer needs, or jobs are overdue.
     """
-    from aftermind.api.health import resume_command
+    from aftermind.api.health import pauses_by_queue, resume_command
 
     async def look(memory: "Memory") -> "tuple[Health, Sequence[JobPause]]":
         seen = await memory.health()
@@ -283,9 +283,9 @@ def _warn_about_health() -> bool:
     for part in health.parts:
         if part.state != "ok" and not (part.name == "pauses" and pauses):
             terminal.warn(f"{part.name}: {part.detail}")
-    for each in pauses:
+    for name, each in pauses_by_queue(pauses):
         where = f"of namespace {each.namespace}" if each.namespace else "of every namespace"
-        terminal.warn(f"{each.kind or 'all'} jobs {where} are {each.summary()}. `{resume_command(each)}` ends it.")
+        terminal.warn(f"{name} jobs {where} are {each.summary()}. `{resume_command(name, each)}` ends it.")
     _warn_about_overdue(health)
     for row in health.work:
         if row.dead:

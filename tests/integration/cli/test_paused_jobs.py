@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from aftermind import Settings, errors
 from aftermind.api import address_resolution
+from aftermind.api.health import Component
 from aftermind.cli import FAMILIES, doctor_checks, jobs, make_app_for
 from aftermind.cli.doctor_checks import Finding, Verdict
 from aftermind.memory import Memory
@@ -246,6 +247,45 @@ def test_a_paused_job_is_listed_with_its_pause_and_its_namespace(database: Datab
     assert "Listed: 1, the limit. --limit sets another one." in first
     assert "Listed" not in listed
     assert "no job, episode or fact of namespace 'default' has it. --namespace names" in str(unknown.exception)
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_pause_of_a_queue_is_listed_as_what_ends_it() -> None:
+    app, run = make_app_for(FAMILIES), CliRunner().invoke
+    pause = ["jobs", "pause", "--reason", "maintenance"]
+
+    async def check() -> tuple[Component, list[Finding]]:
+        async with Memory(settings=Settings()) as memory:
+            [pauses] = [part for part in (await memory.health()).parts if part.name == "pauses"]
+        return pauses, await doctor_checks.work(address_resolution.resolve(Settings()), Settings())
+
+    paused = run(app, [*pause, "--queue", "memory.extract"])
+    run(app, [*pause, "--kind", "embed", "--namespace", "acme"])
+
+    listed = run(app, ["jobs", "pauses"])
+    as_json = run(app, ["jobs", "pauses", "--json"])
+    health, findings = asyncio.run(check())
+    run(app, ["jobs", "resume", "--kind", "profile"])
+    in_part = run(app, ["jobs", "pauses"])
+    run(app, ["jobs", "resume", "--queue", "memory.extract"])
+    rest = run(app, ["jobs", "pauses"])
+
+    def names(output: str) -> list[str]:
+        return [line.split()[0] for line in output.splitlines() if "maintenance" in line]
+
+    assert paused.output == "Paused: memory.extract in every namespace.\n"
+    assert names(listed.output) == ["memory.extract", "embed"]
+    assert len(json.loads(as_json.stdout)) == 4
+    assert (
+        "memory.extract jobs are paused: `aftermind jobs resume --queue memory.extract` ends it; 1 pause"
+        in health.detail
+    )
+    assert {each.what: each.remedy.split("`")[1] for each in findings if "maintenance" in each.seen} == {
+        "memory.extract jobs": "aftermind jobs resume --queue memory.extract",
+        "embed jobs": "aftermind jobs resume --kind embed --namespace acme",
+    }
+    assert names(in_part.output) == ["extract", "summarise", "embed"]
+    assert names(rest.output) == ["embed"]
 
 
 @pytest.mark.usefixtures("environment")
