@@ -53,6 +53,7 @@ from aftermind.db.record_store_journals.protocol import AnyJournal
 from aftermind.events.types import MemoryEvent
 from aftermind.indexes.protocol import VectorIndex
 from aftermind.ledger.protocol import DailyUsage
+from aftermind.llm import prices
 from aftermind.llm.protocols import Embedder, Extractor, check_required_attributes
 from aftermind.outbox.protocol import Outbox
 from aftermind.recall import Query, RecallOptions
@@ -603,7 +604,17 @@ class Memory:
         if since is not None and not isinstance(since, date):
             raise errors.InvalidQuery("since", since, "it is a date, such as date(2026, 11, 1).")
         owner = self._parts.scope(namespace=namespace, user_id=user_id)
-        return await self._parts.ledger.spending(owner.namespace, since=since, owner=None if everybody else owner)
+        found = await self._parts.ledger.spending(owner.namespace, since=since, owner=None if everybody else owner)
+        given = self._parts.settings.model_prices
+        return [
+            replace(
+                each,
+                is_cost_unknown=prices.is_unknown(
+                    each.spent.model, each.spent.cost_usd, each.spent.tokens_in + each.spent.tokens_out, given
+                ),
+            )
+            for each in found
+        ]
 
     # what happens, and how it is
 

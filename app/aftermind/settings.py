@@ -173,6 +173,15 @@ class ModelBudget(BaseModel):
         return ("US dollars a day", self.usd_per_day) if 0 < self.usd_per_day <= usd else None
 
 
+class ModelPrice(BaseModel):
+    """US dollars per million tokens of a model. 0: it costs nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    input: float = Field(ge=0)
+    output: float = Field(default=0.0, ge=0)
+
+
 class Settings(BaseSettings):
     """All settings, from the environment (`AFTERMIND_*`), a `.env` file or keyword arguments. Frozen.
 
@@ -556,11 +565,15 @@ class Settings(BaseSettings):
     namespace_usd_per_day: float = Field(
         0.0,
         ge=0,
-        description="US dollars that models with a published price may cost for one namespace in a day (UTC), embeddings included; beyond it, its jobs wait. 0: no limit.",
+        description="US dollars that models with a price may cost for one namespace in a day (UTC), embeddings included; beyond it, its jobs wait. A model without a price uses none of it: see `AFTERMIND_MODEL_PRICES`. 0: no limit.",
     )
     namespace_budgets: Mapping[str, ModelBudget] = Field(
         {},
         description='Other budgets of namespaces, as JSON: `{"acme": {"usd_per_day": 20}, "trial-*": {"usd_per_day": 0.5, "tokens_per_day": 100000}}`. A name has precedence over a prefix; a limit that a rule does not have is the one of all. The same for all processes.',
+    )
+    model_prices: Mapping[str, ModelPrice] = Field(
+        {},
+        description='US dollars per million tokens of models without a published price, or with another one, as JSON: `{"my-model": {"input": 0.5, "output": 2}}`; an embedder has no `output`, and 0 is a model that costs nothing. Without a price the cost is unknown, and no budget of dollars counts it. The same for all processes.',
     )
     profile_mode: Literal["update", "replace"] = Field(
         "update",

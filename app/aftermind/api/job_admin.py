@@ -14,6 +14,7 @@ from aftermind.api.memory_services import Parts
 from aftermind.db import metric_history
 from aftermind.db.database_protocol import Transaction
 from aftermind.ledger.job_timeline import job_ids_of, timeline_of_job, with_holds
+from aftermind.llm import prices
 from aftermind.llm.factory import find_provider_pause
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.types import Episode, Job, JobId, JobKind, JobState, Message
@@ -94,7 +95,14 @@ class JobAdmin:
         """
         check_whole_number(limit, most=MAX_LISTED, error=errors.InvalidFilter)
         async with self._reading(None) as tx:
-            return await self._parts.job_operations.tenants(tx, prefix=prefix, after=after, limit=limit)
+            found = await self._parts.job_operations.tenants(tx, prefix=prefix, after=after, limit=limit)
+        given = self._parts.settings.model_prices
+        return [
+            replace(
+                each, unpriced_models=tuple(one for one in each.unpriced_models if prices.is_unknown(one, 0, 1, given))
+            )
+            for each in found
+        ]
 
     async def costs(self, *, namespace: str | None = None, over: timedelta = timedelta(days=30)) -> Sequence[ModelCost]:
         """What models have cost, by day (UTC), namespace, kind of job and model; the newest day first.
@@ -104,7 +112,15 @@ class JobAdmin:
         if not timedelta(0) <= over <= MAX_COSTS:
             raise errors.InvalidFilter("over", over, f"it is at most {MAX_COSTS.days} days.")
         async with self._reading(namespace) as tx:
-            return await self._parts.job_operations.costs(tx, namespace, since=(datetime.now(UTC) - over).date())
+            found = await self._parts.job_operations.costs(tx, namespace, since=(datetime.now(UTC) - over).date())
+        given = self._parts.settings.model_prices
+        return [
+            replace(
+                each,
+                is_cost_unknown=prices.is_unknown(each.model, each.cost_usd, each.tokens_in + each.tokens_out, given),
+            )
+            for each in found
+        ]
 
     async def processes(self) -> Sequence[ProcessInfo]:
         """Workers, reconcilers and services with heartbeat, version, queues, memory and settings in force.

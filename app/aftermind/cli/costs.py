@@ -1,7 +1,7 @@
 """`aftermind costs`: model usage by day, user, kind of job and model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import groupby
@@ -16,6 +16,7 @@ from aftermind.cli import terminal
 from aftermind.cli.dead_letters import moment, shorten
 from aftermind.cli.terminal import Namespace
 from aftermind.ledger.protocol import DailyUsage, ModelUsage
+from aftermind.llm import prices
 from aftermind.memory import Memory
 
 
@@ -34,6 +35,7 @@ class Group:
 
     values: Mapping[Label, str | None]
     spent: ModelUsage
+    is_cost_unknown: bool
 
 
 def register(app: typer.Typer) -> None:
@@ -64,6 +66,8 @@ def costs(
         )
 
     found = terminal.with_memory(work)
+    if unpriced := sorted({str(each.spent.model) for each in found if each.is_cost_unknown}):
+        terminal.warn(f"No price: {', '.join(unpriced)}. {prices.SETTING} sets prices of later calls.")
     labels = [each for each in Label if each in (by or Label)]
     groups = add_up(found, by=labels)
     terminal.show(cost_table(groups, by=labels, wide=wide) if found else "No model usage since then.", wide=wide)
@@ -77,23 +81,31 @@ def add_up(found: Sequence[DailyUsage], *, by: Sequence[Label]) -> list[Group]:
         values = _values(each)
         added.setdefault(tuple(values[label] for label in by), []).append(each)
     return [
-        Group(values=dict(zip(by, key, strict=True)), spent=_sum([each.spent for each in rows]))
+        Group(values=dict(zip(by, key, strict=True)), spent=_sum(rows), is_cost_unknown=_is_unknown(rows))
         for key, rows in added.items()
     ]
 
 
 def _to_row(group: Group) -> dict[str, object]:
-    return {**{label.value: value for label, value in group.values.items()}, "spent": group.spent}
+    spent = asdict(group.spent)
+    if group.is_cost_unknown and not group.spent.cost_usd:
+        spent["cost_usd"] = None
+    return {**{label.value: value for label, value in group.values.items()}, "spent": spent}
 
 
-def _sum(spent: Sequence[ModelUsage]) -> ModelUsage:
+def _is_unknown(rows: Sequence[DailyUsage | Group]) -> bool:
+    return any(each.is_cost_unknown for each in rows)
+
+
+def _sum(rows: Sequence[DailyUsage | Group]) -> ModelUsage:
+    spent = [each.spent for each in rows]
     models = {each.model for each in spent}
     return ModelUsage(
         model=models.pop() if len(models) == 1 else None,
         calls=sum(each.calls for each in spent),
         tokens_in=sum(each.tokens_in for each in spent),
         tokens_out=sum(each.tokens_out for each in spent),
-        cost_usd=sum(each.cost_usd or 0 for each in spent),
+        cost_usd=sum(each.cost_usd for each in spent),
         latency_ms=sum(each.latency_ms for each in spent),
     )
 
@@ -105,25 +117,29 @@ def cost_table(groups: Sequence[Group], *, by: Sequence[Label], wide: bool) -> T
     titles += [Label.MODEL] if Label.MODEL in by else []
     shown = terminal.make_table(*titles, flexible=titles[-1] if Label.MODEL in by else titles[0])
 
-    def add(values: Mapping[Label, str | None], spent: ModelUsage) -> None:
+    def add(values: Mapping[Label, str | None], rows: Sequence[Group]) -> None:
+        spent = _sum(rows)
         user = (values[Label.USER] or "anonymous") if Label.USER in values else ""
         texts = {**values, Label.USER: user if wide else shorten(user)}
         cells: list[RenderableType] = [escape(texts.get(label) or "") for label in labels]
         cells += [f"{count:,}" for count in (spent.calls, spent.tokens_in, spent.tokens_out)]
-        cells += [f"{spent.cost_usd:.4f}", *([f"{spent.latency_ms / 1_000:.1f}"] if wide else [])]
+        cells += [
+            prices.describe_cost(spent.cost_usd, is_partial=_is_unknown(rows)),
+            *([f"{spent.latency_ms / 1_000:.1f}"] if wide else []),
+        ]
         cells += [terminal.one_line(values.get(Label.MODEL) or "")] if Label.MODEL in by else []
         shown.add_row(*cells)
 
     days = [list(group) for _, group in groupby(groups, lambda group: group.values.get(Label.DAY))]
     for of_day in days:
         for each in of_day:
-            add(each.values, each.spent)
+            add(each.values, [each])
         if 1 < len(of_day) < len(groups):
             day = of_day[0].values.get(Label.DAY)
             subtotal = {Label.DAY: day, labels[1] if labels[1:] else Label.MODEL: "all"}
-            add(subtotal, _sum([each.spent for each in of_day]))
+            add(subtotal, of_day)
     if len(groups) > 1:
-        add({by[0]: "total"}, _sum([each.spent for each in groups]))
+        add({by[0]: "total"}, groups)
     return shown
 
 

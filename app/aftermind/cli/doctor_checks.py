@@ -22,9 +22,9 @@ from aftermind.api.health import (
     damaged_spool,
     foreign_spool,
     health,
+    pauses_by_queue,
     pending_age,
     read_pauses,
-    pauses_by_queue,
     resume_command,
     spent_budgets,
     spooled_bytes,
@@ -36,7 +36,7 @@ from aftermind.api.wiring import open_parts
 from aftermind.cli import terminal, worker_probe
 from aftermind.db import migrate, postgres_node_probe, tenant_moves
 from aftermind.db.postgres_url import parse_hosts
-from aftermind.llm import factory
+from aftermind.llm import factory, prices
 from aftermind.llm.protocols import embedder_identity
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderState
 from aftermind.outbox.doorbell_sender import broker_unavailable
@@ -562,7 +562,23 @@ async def models(settings: Settings) -> list[Finding]:
         )
         for name, variable in factory.missing_keys(settings).items()
     ]
-    return [Finding(what="models", seen=named, remedy=remedy), *missing]
+    return [Finding(what="models", seen=named, remedy=remedy), *missing, *_unpriced(settings)]
+
+
+def _unpriced(settings: Settings) -> list[Finding]:
+    """Models that a budget of dollars does not count."""
+    if not settings.namespace_usd_per_day and not any(each.usd_per_day for each in settings.namespace_budgets.values()):
+        return []
+    return [
+        Finding(
+            what=f"model {name}",
+            seen="a budget of dollars is set, and this model has no price, so it uses none of it",
+            verdict=Verdict.WARNING,
+            remedy=f"Set {prices.SETTING}, or a budget of tokens.",
+        )
+        for name in factory.paid_models(settings)
+        if prices.price_of(name, settings.model_prices) is None
+    ]
 
 
 async def _host(url: str, host: str, port: int, *, used: int) -> Finding:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from aftermind import errors
 from aftermind.cli import terminal
 from aftermind.cli.terminal import err, out
+from aftermind.llm import prices
 from aftermind.memory import Memory
 from aftermind.types.job_admin import TenantSummary
 from aftermind.types.tenant_move import PurgedTenant, TenantMove
@@ -50,8 +51,14 @@ def list_(
     )
     for each in found:
         counts = (each.users, each.unfinished_jobs, each.dead_letters, each.calls, each.tokens)
-        shown.add_row(escape(each.namespace), *(f"{count:,}" for count in counts), f"{each.cost_usd:.4f}")
+        shown.add_row(
+            escape(each.namespace),
+            *(f"{count:,}" for count in counts),
+            prices.describe_cost(each.cost_usd, is_partial=bool(each.unpriced_models)),
+        )
     terminal.print_table(shown, wide=wide)
+    if unpriced := sorted({model for each in found for model in each.unpriced_models}):
+        terminal.warn(f"No price: {', '.join(unpriced)}. {prices.SETTING} sets prices of later calls.")
     terminal.note_limit(found, limit)
     return found
 

@@ -89,6 +89,7 @@ class DailyUsage:
     day: date
     kind: JobKind
     spent: ModelUsage
+    is_cost_unknown: bool = False  # the model had no price: `spent.cost_usd` is 0
 
 
 OnBuried = Callable[[Transaction, Sequence[tuple[Job, Failure]]], Awaitable[None]]

@@ -39,7 +39,9 @@ class Providers:
         named = (kind, key, getattr(settings, f"{kind}_base_url"), settings.model_timeout_seconds)
         if named not in self._clients:
             make = getattr(import_module(module), name)
-            self._clients[named] = make(api_key=key, base_url=named[2], timeout=named[3], gate=self.gate)
+            self._clients[named] = make(
+                api_key=key, base_url=named[2], timeout=named[3], gate=self.gate, prices=settings.model_prices
+            )
         return self._clients[named]
 
     async def close(self) -> None:

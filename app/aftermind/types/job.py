@@ -190,9 +190,10 @@ def describe_note(job: Any) -> str | None:  # Any: `Job`, or a row with its colu
 
     The note is of that time: since then a budget may have been raised, or a provider have answered.
     """
-    if job.note is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
-        return job.note
-    return f"given back at {job.updated_at:%H:%M:%S}: {job.note}" if job.run_at > datetime.now(UTC) else None
+    note: str | None = job.note
+    if note is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
+        return note
+    return f"given back at {job.updated_at:%H:%M:%S}: {note}" if job.run_at > datetime.now(UTC) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

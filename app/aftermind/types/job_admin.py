@@ -162,6 +162,7 @@ class TenantSummary:
     """A namespace in the list of tenants. Usage of models is that of today (UTC). `users` beyond 10,000 is 10,001.
 
     `users` has groups and forgotten users too, of which an id remains; `memory.users` lists those with content.
+    `cost_usd` leaves out `unpriced_models`: those that had no price.
     `oldest_due_at` is when its longest waiting job was due; `last_job_at` when a job of the last day was created.
     """
 
@@ -174,11 +175,12 @@ class TenantSummary:
     calls: int
     tokens: int
     cost_usd: float
+    unpriced_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost:
-    """What a model has cost a namespace in a day (UTC), for a kind of job."""
+    """What a model has cost a namespace in a day (UTC), for a kind of job; `is_cost_unknown`: it had no price."""
 
     namespace: str
     day: date
@@ -188,6 +190,7 @@ class ModelCost:
     tokens_in: int
     tokens_out: int
     cost_usd: float
+    is_cost_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -508,7 +508,7 @@ class ProgressOut(Shape):
 
 
 class UsageOut(Shape):
-    """What a model has cost a user in a day (UTC), by kind of job."""
+    """What a model has cost a user in a day (UTC), by kind of job. `cost_usd` is null if it had no price."""
 
     day: str
     user_id: str | None
@@ -517,7 +517,7 @@ class UsageOut(Shape):
     calls: int
     tokens_in: int
     tokens_out: int
-    cost_usd: float
+    cost_usd: float | None
     latency_ms: float
 
 

@@ -97,10 +97,10 @@ async def test_pending_migrations_are_listed_without_a_change(database: Database
         {
             "": {
                 "0002_pre_channel": "Expand: a new column.",
-                "0003_pre_mined_by": "Expand: a renamed column. The new name is added; a trigger keeps both equal while both "
-                "releases write.",
-                "0004_pre_confidence": "Expand: a constraint, at first for new rows only, so that no existing row is read "
-                "under the table's lock.",
+                "0003_pre_mined_by": "Expand: a renamed column. The new name is added; a trigger keeps both "
+                "equal while both releases write.",
+                "0004_pre_confidence": "Expand: a constraint, at first for new rows only, so that no existing "
+                "row is read under the table's lock.",
             }
         },
         1,

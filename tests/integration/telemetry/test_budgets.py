@@ -9,6 +9,7 @@ import pytest
 
 from aftermind import Assertion, JobFilter, JobKind, JobState, Memory, Settings, Usage, errors
 from aftermind.llm.protocols import Extraction, ExtractionRequest
+from aftermind.llm.provider_connections import Providers
 from tests.support.fork_server import run_module
 from tests.support.waiting import wait_until
 
@@ -19,11 +20,12 @@ class CostlyExtractor:
     """100 tokens a call."""
 
     name, version = "costly", "1"
+    cost_usd: float | None = 0.0005
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         found: tuple[Assertion, ...] = ()
         return Extraction(
-            claims=found, reason_empty="none", usage=Usage(model=self.name, tokens_in=100, cost_usd=0.0005)
+            claims=found, reason_empty="none", usage=Usage(model=self.name, tokens_in=100, cost_usd=self.cost_usd)
         )
 
 
@@ -79,6 +81,55 @@ async def test_a_tenant_may_have_another_budget(tmp_path: Path) -> None:
     limits = {"acme": "100 tokens", "trial-7": "50 tokens, $0.0005 of $1.00", "other": "50 tokens"}
     assert {name: found[0].split("100 of ")[1].split(")")[0] for name, found in reasons.items()} == limits
     assert budget.detail.startswith("3 namespaces have used their budgets of today")
+
+
+async def test_a_cost_without_a_price_is_unknown_and_a_budget_of_dollars_for_it_is_reported(tmp_path: Path) -> None:
+    store, budgets = f"sqlite:{tmp_path / 'memory.db'}", '{"acme": {"usd_per_day": 20}}'
+    extractor = CostlyExtractor()
+    extractor.cost_usd = None
+    async with Memory(
+        store, embedder="hash", settings=Settings(extract_quiet_seconds=0), extractor=extractor
+    ) as memory:
+        await (await memory.remember("I like tea.", user_id="ann")).extracted(timeout=30)
+        spending = await memory.spending(user_id="ann")
+        costs, tenants = await memory.job_admin.costs(), await memory.job_admin.tenants()
+    free = Settings(model_prices={"costly": {"input": 0}}, run_jobs=False)
+    async with Memory(store, embedder="hash", settings=free) as memory:
+        of_free = [each.is_cost_unknown for each in await memory.spending(user_id="ann")]
+    env = {**os.environ, "AFTERMIND_DATABASE_URL": store, "AFTERMIND_EMBEDDER": "hash", "OPENAI_API_KEY": "k"}
+    env |= {"AFTERMIND_EXTRACTOR": "openai:my-model", "AFTERMIND_NAMESPACE_BUDGETS": budgets}
+    priced = {**env, "AFTERMIND_MODEL_PRICES": '{"my-model": {"input": 1, "output": 2}}'}
+
+    def doctor(env: dict[str, str]) -> list[dict[str, str]]:
+        found = json.loads(run_module(["aftermind.cli", "doctor", "--json"], env=env).stdout)
+        return [each for each in found if each["what"] == "model openai:my-model"]
+
+    printed = [run_module(["aftermind.cli", command], env=env) for command in ("costs", "tenants")]
+    as_json = json.loads(run_module(["aftermind.cli", "costs", "--by", "model", "--json"], env=env).stdout)
+
+    assert [(each.spent.model, each.is_cost_unknown) for each in spending] == [("costly", True)]
+    assert [each.is_cost_unknown for each in costs] == [True]
+    assert [each.unpriced_models for each in tenants] == [("costly",)]
+    assert of_free == [False]
+    for each in printed:
+        assert "unknown" in each.stdout
+        assert "0.0000" not in each.stdout
+        assert "No price: costly. AFTERMIND_MODEL_PRICES" in " ".join(each.stderr.split())
+    assert [each["spent"]["cost_usd"] for each in as_json] == [None]
+    [unpriced] = doctor(env)
+    assert (unpriced["verdict"], "AFTERMIND_MODEL_PRICES" in unpriced["remedy"]) == ("warning", True)
+    assert doctor(priced) == []
+
+
+def test_prices_of_the_settings_precede_published_ones() -> None:
+    given = {"my-model": {"input": 1, "output": 2}, "gpt-5-mini": {"input": 1}}
+    client = Providers().client("openai", Settings(openai_api_key="k", model_prices=given))
+
+    costs = [
+        client.usage(model, 1_000_000, 500_000, 0.0).cost_usd for model in ("my-model", "gpt-5-mini", "gpt-5", "new")
+    ]
+
+    assert costs == [2.0, 1.0, 6.25, None]
 
 
 async def test_a_budget_that_was_raised_is_no_reason_of_a_job_any_more(tmp_path: Path) -> None:

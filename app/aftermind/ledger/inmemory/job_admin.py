@@ -288,6 +288,15 @@ def _tenant(
         calls=sum(each.spent.calls for each in usage),
         tokens=sum(each.spent.tokens_in + each.spent.tokens_out for each in usage),
         cost_usd=sum(each.spent.cost_usd for each in usage),
+        unpriced_models=tuple(
+            sorted(
+                {
+                    str(each.spent.model)
+                    for each in usage
+                    if not each.spent.cost_usd and each.spent.tokens_in + each.spent.tokens_out
+                }
+            )
+        ),
     )
 
 

@@ -75,24 +75,26 @@ _TENANTS = text(
     )
     SELECT namespace, sum(users) AS users, sum(unfinished) AS unfinished_jobs, sum(dead) AS dead_letters,
            min(due) AS oldest_due_at, max(created) AS last_job_at, sum(calls) AS calls, sum(tokens) AS tokens,
-           sum(cost) AS cost_usd
+           sum(cost) AS cost_usd, max(unpaid) AS unpaid_models
     FROM (
         SELECT namespace, (SELECT count(*) FROM (
                    SELECT 1 FROM aftermind.users WHERE users.namespace = named.namespace LIMIT {COUNTED_USERS + 1}
                ) AS counted) AS users, 0 AS unfinished, 0 AS dead, CAST(NULL AS timestamptz) AS due,
-               CAST(NULL AS timestamptz) AS created, 0 AS calls, 0 AS tokens, 0.0 AS cost
+               CAST(NULL AS timestamptz) AS created, 0 AS calls, 0 AS tokens, 0.0 AS cost,
+               CAST(NULL AS text[]) AS unpaid
         FROM named WHERE namespace IS NOT NULL
         UNION ALL
         SELECT namespace, 0, count(*), 0,
-               min(run_at) FILTER (WHERE state <> 'running' AND run_at <= now()), NULL, 0, 0, 0
+               min(run_at) FILTER (WHERE state <> 'running' AND run_at <= now()), NULL, 0, 0, 0, NULL
         FROM aftermind.jobs WHERE state IN ('queued', 'running', 'retrying') GROUP BY 1
         UNION ALL
-        SELECT namespace, 0, 0, count(*), NULL, NULL, 0, 0, 0 FROM aftermind.jobs WHERE state = 'dead' GROUP BY 1
+        SELECT namespace, 0, 0, count(*), NULL, NULL, 0, 0, 0, NULL FROM aftermind.jobs WHERE state = 'dead' GROUP BY 1
         UNION ALL
-        SELECT namespace, 0, 0, 0, NULL, max(created_at), 0, 0, 0 FROM aftermind.jobs
+        SELECT namespace, 0, 0, 0, NULL, max(created_at), 0, 0, 0, NULL FROM aftermind.jobs
         WHERE created_at > now() - interval '1 day' GROUP BY 1
         UNION ALL
-        SELECT namespace, 0, 0, 0, NULL, NULL, sum(calls), sum(tokens_in + tokens_out), sum(cost_usd)
+        SELECT namespace, 0, 0, 0, NULL, NULL, sum(calls), sum(tokens_in + tokens_out), sum(cost_usd),
+               array_agg(DISTINCT model) FILTER (WHERE cost_usd = 0 AND tokens_in + tokens_out > 0)
         FROM aftermind.spending WHERE day = CAST(now() AT TIME ZONE 'UTC' AS date) GROUP BY 1
     ) AS parts
     WHERE starts_with(namespace, :prefix) AND (CAST(:after AS text) IS NULL OR namespace > :after)
@@ -293,6 +295,7 @@ async def tenants(tx: Transaction, *, prefix: str, after: str | None, limit: int
             calls=int(row.calls),
             tokens=int(row.tokens),
             cost_usd=float(row.cost_usd),
+            unpriced_models=tuple(row.unpaid_models or ()),
         )
         for row in await pg(tx).rows(_TENANTS, prefix=prefix, after=after, limit=limit)
     ]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from aftermind import errors
-from aftermind.llm.openai.client import Client, prompt_tokens, usage
+from aftermind.llm.openai.client import Client, prompt_tokens
 from aftermind.llm.protocols import ChatReply, ToolCall
 
 
@@ -51,7 +51,7 @@ class OpenAIChat:
         if not finish_reason:  # the answer would be remembered as whole; the provider itself serves other calls
             raise errors.ModelUnavailable(self._client.provider, "its stream ended early, without a finish_reason")
         found = tuple(ToolCall(**calls[place]) for place in sorted(calls))
-        cost = usage(self._model, spent[0], spent[1], started)
+        cost = self._client.usage(self._model, spent[0], spent[1], started)
         yield ChatReply(content="".join(texts), tool_calls=found, usage=cost, finish_reason=finish_reason)
 
 

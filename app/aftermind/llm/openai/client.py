@@ -12,20 +12,11 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from aftermind import errors
-from aftermind.llm import token_count
+from aftermind.llm import prices, token_count
 from aftermind.llm.protocols import Usage
 from aftermind.llm.rate_limit_and_circuit_breaker import ProviderLimiter, provider_name
+from aftermind.settings import ModelPrice
 from aftermind.telemetry import tracing
-
-# US dollars per million tokens, input and output, as published in 2025; other models have no price.
-PRICES: Mapping[str, tuple[float, float]] = {
-    "gpt-5": (1.25, 10.0),
-    "gpt-5-mini": (0.25, 2.0),
-    "gpt-5-nano": (0.05, 0.4),
-    "gpt-4.1-mini": (0.4, 1.6),
-    "gpt-4o-mini": (0.15, 0.6),
-}
-
 
 NO_CODE = "no code"
 _PARAMETER = re.compile(r"[\w.\[\]-]{1,80}")  # the name of a parameter of a request, never its value
@@ -50,12 +41,25 @@ class Client:
     base_url: str | None = None
     timeout: float = 60.0
     gate: ProviderLimiter = field(default_factory=ProviderLimiter, repr=False)
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict, repr=False)
     _by_loop: "WeakKeyDictionary[asyncio.AbstractEventLoop, Any]" = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property
     def provider(self) -> str:
         """What errors and budgets call it."""
         return provider_name(self.kind, self.base_url)
+
+    def usage(self, model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:
+        """What calls cost together, `started` being `time.monotonic()` before the first."""
+        price = prices.price_of(model, self.prices)
+        return Usage(
+            model=model,
+            calls=calls,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            latency_ms=(time.monotonic() - started) * 1_000,
+            cost_usd=None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1_000_000,
+        )
 
     async def sdk(self) -> Any:
         """The SDK's client of the running loop. Raises `ModelKeyRefused` where there is no key."""
@@ -219,16 +223,6 @@ def prompt_tokens(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping
         texts += [content] if isinstance(content, str) else [part.get("text") for part in content or ()]
         texts += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
     return token_count.estimate("\n".join(text for text in texts if isinstance(text, str)))
-
-
-def usage(model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:
-    """What calls cost together, `started` being `time.monotonic()` before the first."""
-    price = PRICES.get(model)
-    cost = None if price is None else (tokens_in * price[0] + tokens_out * price[1]) / 1_000_000
-    elapsed = (time.monotonic() - started) * 1_000
-    return Usage(
-        model=model, calls=calls, tokens_in=tokens_in, tokens_out=tokens_out, latency_ms=elapsed, cost_usd=cost
-    )
 
 
 def _retry_after(headers: Mapping[str, str]) -> timedelta | None:

@@ -5,19 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from aftermind import errors
-from aftermind.llm import token_count
+from aftermind.llm import prices, token_count
 from aftermind.llm.openai.client import Client
 from aftermind.llm.protocols import Vectors
 
-# US dollars per million tokens, as published in 2025; other models have no price.
-PRICES: Mapping[str, float] = {
-    "text-embedding-3-small": 0.02,
-    "text-embedding-3-large": 0.13,
-    "voyage-3.5": 0.06,
-    "voyage-3.5-lite": 0.02,
-    "voyage-3-large": 0.18,
-    "embed-v4.0": 0.12,
-}
 DIMENSIONS: Mapping[str, int] = {  # where it is not the usual one of the provider
     "text-embedding-3-large": 3072,
     "embed-v4.0": 1536,
@@ -35,7 +26,8 @@ class ProviderEmbedder:
     def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
         self._client, self._model, self._asked = client, model, dimension
         self.max_batch, self.max_batch_tokens = client.max_batch, client.max_batch_tokens
-        self.usd_per_million_tokens = PRICES.get(model)
+        price = prices.price_of(model, client.prices)
+        self.usd_per_million_tokens = None if price is None else price.input
         usual = DIMENSIONS.get(model, client.usual_dimension)
         self.dimension = dimension or usual
         self.name = f"{client.kind}:{model}" if self.dimension == usual else f"{client.kind}:{model}:{dimension}"

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from aftermind import errors
 from aftermind.llm.answer_schemas import strict_schema
-from aftermind.llm.openai.client import Client, prompt_tokens, usage
+from aftermind.llm.openai.client import Client, prompt_tokens
 from aftermind.llm.protocols import Usage
 
 A = TypeVar("A", bound=BaseModel)
@@ -37,17 +37,17 @@ async def ask(client: Client, model: str, system: str, prompt: str, schema: type
     first = await _complete(client, model, messages, schema)
     answer = _read(client, model, first, schema)
     if not isinstance(answer, errors.AftermindError):
-        return answer, usage(model, *first.spent, started)
+        return answer, client.usage(model, *first.spent, started)
     messages += [{"role": "assistant", "content": (first.text or "(refused)")[:20_000]}]
     messages += [{"role": "user", "content": _REPAIR.format(answer)}]
     try:
         second = await _complete(client, model, messages, schema)
     except errors.AftermindError as exc:
-        exc.usage = usage(model, *first.spent, started)
+        exc.usage = client.usage(model, *first.spent, started)
         raise
     answer = _read(client, model, second, schema)
     both = (first.spent[0] + second.spent[0], first.spent[1] + second.spent[1])
-    paid = usage(model, *both, started, calls=2)
+    paid = client.usage(model, *both, started, calls=2)
     if isinstance(answer, errors.AftermindError):
         answer.usage = paid
         raise answer

@@ -31,6 +31,7 @@ class Sum:
     tokens_out: int
     cost_usd: float
     share: float
+    is_cost_unknown: bool
 
 
 @router.get("/costs", response_class=HTMLResponse)
@@ -62,6 +63,8 @@ async def costs(
         calls=sum(each.calls for each in found),
         tokens=sum(each.tokens_in + each.tokens_out for each in found),
         today=usd_today,
+        is_today_partial=any(each.is_cost_unknown for each in of_today),
+        unpriced=sorted({each.model or "rules" for each in found if each.is_cost_unknown}),
         tokens_today=tokens_today,
         budget=budget,
         reached=None if budget is None else budget.reached_limit(tokens=tokens_today, usd=usd_today),
@@ -81,7 +84,7 @@ def _by_day(found: Sequence[ModelCost], today: date, days: int) -> list[Sum]:
     named = {each.name: each for each in _sums(found, lambda each: each.day.isoformat())}
     empty = {"calls": 0, "tokens_in": 0, "tokens_out": 0}
     wanted = [(today - timedelta(days=back)).isoformat() for back in range(days)]
-    return [named.get(day) or Sum(name=day, cost_usd=0.0, share=0.0, **empty) for day in wanted]
+    return [named.get(day) or Sum(name=day, cost_usd=0.0, share=0.0, is_cost_unknown=False, **empty) for day in wanted]
 
 
 def _sums(found: Sequence[ModelCost], key: Callable[[ModelCost], str]) -> list[Sum]:
@@ -97,6 +100,7 @@ def _sums(found: Sequence[ModelCost], key: Callable[[ModelCost], str]) -> list[S
             tokens_in=sum(each.tokens_in for each in grouped[name]),
             tokens_out=sum(each.tokens_out for each in grouped[name]),
             cost_usd=cost,
+            is_cost_unknown=any(each.is_cost_unknown for each in grouped[name]),
             share=100 * cost / most,
         )
         for name, cost in sorted(totals.items(), key=lambda pair: -pair[1])

@@ -240,9 +240,10 @@ def _recall_series(samples: Sequence[Sample]) -> dict[str, list[float | None]]:
     return found
 
 
-def _by_model(spending: Sequence[DailyUsage]) -> list[tuple[str, str, int, int, int, float]]:
-    """Model, kind of job, calls, tokens in and out, US dollars: of all users together, the dearest first."""
+def _by_model(spending: Sequence[DailyUsage]) -> list[tuple[str, str, int, int, int, float, bool]]:
+    """Model, kind of job, calls, tokens in and out, US dollars, whether a price was missing; the dearest first."""
     found: dict[tuple[str, str], list[ModelUsage]] = {}
+    unknown = {(each.spent.model or "unknown", each.kind.value) for each in spending if each.is_cost_unknown}
     for each in spending:
         found.setdefault((each.spent.model or "unknown", each.kind.value), []).append(each.spent)
     rows = [
@@ -252,10 +253,11 @@ def _by_model(spending: Sequence[DailyUsage]) -> list[tuple[str, str, int, int, 
             sum(each.tokens_in for each in spent),
             sum(each.tokens_out for each in spent),
             sum(each.cost_usd for each in spent),
+            key in unknown,
         )
         for key, spent in found.items()
     ]
-    return sorted(rows, key=lambda row: (-row[-1], -row[2], row[0]))
+    return sorted(rows, key=lambda row: (-row[5], -row[2], row[0]))
 
 
 def _sum(grown: dict[tuple[str, ...], float]) -> int:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 import aftermind
 from aftermind import errors
+from aftermind.llm import prices
 from aftermind.telemetry.logger import get_logger
 from aftermind.types.api_key import Right
 from aftermind.types.timestamps import why_unusable
@@ -221,9 +222,21 @@ def _shared(request: Request) -> dict[str, object]:
     }
 
 
+def _cost(cost_usd: float, is_partial: object) -> str:
+    """A cost; `is_partial` is true, or has the models without a price."""
+    text = prices.describe_cost(cost_usd, is_partial=bool(is_partial))
+    return text if text == "unknown" else f"${text}"
+
+
 TEMPLATES = Jinja2Templates(directory=Path(__file__).parents[1] / "templates", context_processors=[_shared])
 TEMPLATES.env.trim_blocks = TEMPLATES.env.lstrip_blocks = True
 TEMPLATES.env.globals["link"] = link
 TEMPLATES.env.filters.update(
-    number=number, duration=duration, moment=moment, ago=ago, pretty=pretty, short=lambda value: str(value)[-8:]
+    cost=_cost,
+    number=number,
+    duration=duration,
+    moment=moment,
+    ago=ago,
+    pretty=pretty,
+    short=lambda value: str(value)[-8:],
 )

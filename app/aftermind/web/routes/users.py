@@ -139,6 +139,6 @@ def _spent(found: DailyUsage) -> schemas.UsageOut:
         calls=spent.calls,
         tokens_in=spent.tokens_in,
         tokens_out=spent.tokens_out,
-        cost_usd=spent.cost_usd,
+        cost_usd=None if found.is_cost_unknown else spent.cost_usd,
         latency_ms=spent.latency_ms,
     )
