@@ -63,10 +63,13 @@ class Folding:
         if earliest is None or latest is None or claim.operation is Operation.RETRACT:
             return claim
         if claim.valid_to is not None:
-            ended = [fact for fact in self._facts_of(claim) if fact.valid_to is None]
+            about = self._facts_of(claim)
+            if any(fact.valid_to and effective_start(fact) <= latest and earliest <= fact.valid_to for fact in about):
+                return claim  # the end of a former stay
+            ended = [fact for fact in about if fact.valid_to is None]
             if any(earliest <= effective_start(fact) <= latest for fact in ended):
                 return replace(claim, valid_to=latest)
-            starts = [effective_start(fact) for fact in ended if claim.object and fact.id in self._undated]
+            starts = [effective_start(fact) for fact in ended if fact.id in self._undated]
             is_before = any(latest < start <= min(latest + SHORTLY, claim.said_at) for start in starts)
             return replace(claim, valid_to=claim.said_at) if is_before else claim
         if claim.cardinality is not Cardinality.SINGLE:
@@ -118,7 +121,10 @@ class Folding:
         ]
         same = [fact for fact in timeline if _touches(fact, claim) or _contains(fact, claim)]
         if same:  # of two stays in one place an end is the end of the last
-            return self._again(same[-1 if claim.valid_from is None else 0], claim)
+            stay = same[-1 if claim.valid_from is None else 0]
+            if claim.valid_from is not None and claim.valid_from < effective_start(stay):
+                self._close([fact for fact in covering if fact.id != stay.id], claim.valid_from)
+            return self._again(stay, claim)
         if after and claim.valid_to is None and predicates.same_text(after.object, claim.object):
             self._close(covering, start)
             return self._again(after, claim, starting=start)
@@ -130,11 +136,12 @@ class Folding:
 
     def _again(self, fact: Fact, claim: Assertion, *, starting: datetime | None = None) -> FactId:
         """Repeat the assertion: strengthen the fact, and end or start it earlier if the assertion does."""
-        ends = claim.valid_to if claim.valid_to and fact.valid_to is None else fact.valid_to
+        is_of_time_before = claim.valid_from is not None and claim.valid_to == effective_start(fact) > claim.valid_from
+        ends = claim.valid_to if claim.valid_to and not fact.valid_to and not is_of_time_before else fact.valid_to
         begins = starting or _earlier(fact.valid_from, claim.valid_from)
         if claim.valid_from is not None:
             self._undated.discard(fact.id)
-        if claim.valid_to is not None:
+        if claim.valid_to is not None and not is_of_time_before:
             self._stated_ends[fact.id] = claim.valid_to
         is_told_twice = bool(claim.sources) and set(claim.sources) <= set(fact.sources)
         self._change(
@@ -155,22 +162,32 @@ class Folding:
             is_meant = bool(claim.object) or set(claim.sources).isdisjoint(fact.sources) or starts < stated
             if fact.valid_to is None and starts <= at and is_meant:
                 self._again(fact, replace(claim, valid_to=at))
+            elif fact.valid_to and claim.object and starts <= at:
+                self._stated_ends[fact.id] = at
 
     def _retract(self, claim: Assertion) -> list[Fact]:
-        """Retract what was true within the claim's time, if it has one. What that had ended is valid again, unless
-        another claim ended it too ("I left Acme").
+        """Retract what was true within the assertion's time, if it has one. What that had ended is valid again, at most
+        until an end that another assertion states ("I left Acme").
         """
         dropped = []
-        for each in self._facts_of(claim):
-            if not _overlaps(each, claim) and each.valid_from != claim.valid_from:
-                continue
+        for each in self._facts_within(claim):
             fact = self._drop(each)
             dropped.append(fact)
             if fact.cardinality is Cardinality.SINGLE:
                 for row in self._with_predicate(claim.predicate):
                     if row.valid_to and row.valid_to == fact.valid_from:
-                        self._change(row, valid_to=self._stated_ends.get(row.id, fact.valid_to))
+                        ends = [end for end in (self._stated_ends.get(row.id), fact.valid_to) if end]
+                        self._change(row, valid_to=min(ends, default=None))
         return dropped
+
+    def _facts_within(self, claim: Assertion) -> list[Fact]:
+        """The facts of its object that are true at its time, with those that they continue without a break."""
+        rest = sorted(self._facts_of(claim), key=effective_start, reverse=True)
+        found = [fact for fact in rest if _overlaps(fact, claim) or fact.valid_from == claim.valid_from]
+        for fact in rest:
+            if fact.valid_to and fact not in found and fact.valid_to in {each.valid_from for each in found}:
+                found.append(fact)
+        return found
 
     def _facts_of(self, claim: Assertion) -> list[Fact]:
         """Of its object; of every object of the predicate if it has none."""

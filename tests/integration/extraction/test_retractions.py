@@ -102,6 +102,7 @@ async def test_never_is_of_all_stays(memory: Memory) -> None:
         (["I work at Nordlys.", "I left Nordlys. I work at Fjordtech."], 2021),
         (["I work at Nordlys.", "I work at Fjordtech. I left Nordlys."], 2021),
         (["I work at Nordlys.", "I left Nordlys.", "I work at Fjordtech."], 2021),
+        (["I work at Nordlys.", "I work at Fjordtech.", "I left Nordlys."], 2022),
         (["I work at Nordlys.", "I work at Fjordtech."], None),
     ],
 )
@@ -115,3 +116,56 @@ async def test_a_retraction_keeps_the_ends_that_messages_state(
     await memory.facts.retract(fact)
 
     assert await _facts(memory) == [("Nordlys", 2020, end)]
+
+
+@pytest.mark.parametrize("past", ["I left Leeds in 2021.", "I moved from Leeds to York in 2021."])
+async def test_an_old_move_ends_the_stay_of_its_time(memory: Memory, past: str) -> None:
+    await _learn(memory, *SAID, "I like tea.", past)
+
+    assert [fact for fact in await _facts(memory) if fact[0] != "tea"] == [FIRST, YORK, SECOND]
+
+
+async def test_stays_without_a_break_are_retracted_together(memory: Memory) -> None:
+    await _learn(memory, *SAID)
+    await memory.facts.retract(await _home(memory, 2021))
+
+    await memory.facts.retract(await _home(memory, 2023))
+
+    assert await _facts(memory) == []
+
+
+async def test_a_correction_to_the_next_home_starts_that_one_earlier(memory: Memory) -> None:
+    await _learn(memory, "I live in Hull.", "I moved to York.", "I moved to Leeds.")
+
+    await memory.facts.correct(await _home(memory, 2021), "Leeds")
+
+    assert await _facts(memory) == [("Hull", 2020, 2021), ("Leeds", 2021, None)]
+
+
+async def test_a_reopened_fact_ends_where_the_next_one_begins(memory: Memory) -> None:
+    for employer, start, end in (("Acme", None, 2023), ("Globex", 2021, None), ("Initech", 2022, None)):
+        await memory.facts.add(
+            "user",
+            "works_at",
+            employer,
+            user_id="ana",
+            valid_from=start and datetime(start, 1, 1, tzinfo=UTC),
+            valid_to=end and datetime(end, 1, 1, tzinfo=UTC),
+        )
+    [globex] = [fact for fact in await memory.facts.history(user_id="ana") if fact.object == "Globex"][:1]
+
+    await memory.facts.retract(globex)
+
+    assert await _facts(memory) == [("Acme", None, 2022), ("Initech", 2022, None)]
+
+
+@pytest.mark.parametrize("end", ["I left Acme last year.", "I quit my job last year."])
+async def test_an_end_shortly_before_the_first_message_is_at_its_own_message(memory: Memory, end: str) -> None:
+    for month, text in ((1, "I work at Acme."), (3, end)):
+        message = Message.user(text, occurred_at=datetime(2026, month, 20, tzinfo=UTC))
+        await memory.remember([message], user_id="ana")
+        await memory.drain(user_id="ana", timeout=30)
+
+    [fact] = await memory.facts.history(user_id="ana", predicate="works_at", limit=1)
+
+    assert fact.valid_to == datetime(2026, 3, 20, tzinfo=UTC)
