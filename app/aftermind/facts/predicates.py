@@ -89,7 +89,7 @@ _SINGLE = frozenset(
 
 # Words by which questions ask for a predicate: English ones that its name lacks, German, Spanish and French ones.
 _QUESTION_WORDS: Mapping[str, str] = {
-    "lives_in": "home address residence wohne wohnst wohnt wohnen wohnte gewohnt lebe lebst lebt lebte gelebt Wohnort "
+    "lives_in": "address residence wohne wohnst wohnt wohnen wohnte gewohnt lebe lebst lebt lebte gelebt Wohnort "
     "vivo vives vive vivir vivía vivido habite habites habiter habitais habité vivais vécu",
     "works_at": "job employer employed company workplace arbeite arbeitest arbeitet arbeitete gearbeitet Arbeitgeber "
     "trabajo trabajas trabaja trabajaba trabajado empresa travaille travailles travaillais travaillé employeur",

@@ -64,7 +64,13 @@ _ABOUT_END = re.compile(
     r"resign(?:ed)?|los[et]|sold|di(?:e|ed)|fired)\b",
     re.IGNORECASE,
 )
-_BEFORE = re.compile(r"\b(?:before|prior to|bevor|vor|avant|antes)\b", re.IGNORECASE)
+# Up to what a question names as the later of two: not "before I worked at Oslo University", nor of several ("Which
+# cities").
+_BEFORE = re.compile(
+    r"^(?!.*\b(?:all|(?:which|what) (?!was\b|is\b|does\b)\w+s)\b).*"
+    r"\b(?:before|prior to|vor|avant|antes de) (?:(?:moving|going|joining|to|in|at|the|my|nach|bei|à|chez|en) )*",
+    re.IGNORECASE | re.DOTALL,
+)
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)
 _ABOUT_NOW = re.compile(
     r"^\W*(?:do|am|is|are) (?:i|we|my|our)\b|\b(?:now|currently|today|anymore|longer|not|no)\b|n['\u2019]t\b",
@@ -426,7 +432,7 @@ def asked_former(
     successors = _successors_of(of_then or former, current, words) if is_before else []
     replaced = {_about(fact) for fact in successors}
     facts = of_then or [fact for fact in former if _about(fact) in replaced]
-    last = _last_before_named(facts, [*former, *current], words) if is_before and _BEFORE.search(question) else {}
+    last = _last_before_named(facts, [*former, *current], question) if is_before else {}
     if last:
         facts, successors = list(last.values()), list(last)
     named = [] if facts else _named_former(former, current, question)
@@ -455,11 +461,15 @@ def _named_former(former: Sequence[Fact], current: Sequence[Fact], question: str
     return [fact for fact in former if _about(fact) in replaced and asked.issuperset(tokens(fact.object))]
 
 
-def _last_before_named(former: Sequence[Fact], facts: Sequence[Fact], words: QuestionWords) -> dict[Fact, Fact]:
+def _last_before_named(former: Sequence[Fact], facts: Sequence[Fact], question: str) -> dict[Fact, Fact]:
     """By each fact that the question names, the last of the former ones before it: of several homes "before Oslo"."""
+    before = _BEFORE.match(question)
+    if before is None:
+        return {}
     last: dict[Fact, Fact] = {}
+    later = folded(question[before.end() :])
     for named in facts:
-        if named.cardinality is not Cardinality.SINGLE or not words.share(named.object):
+        if named.cardinality is not Cardinality.SINGLE or not f"{later} ".startswith(f"{folded(named.object)} "):
             continue
         start = effective_start(named)
         earlier = [

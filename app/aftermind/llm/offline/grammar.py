@@ -127,7 +127,7 @@ class Grammar:
     verbs: re.Pattern[str]
     not_instead: re.Pattern[str]
     nouns_have_capitals: bool
-    greeting: re.Pattern[str]  # all of a sentence: the next one belongs to it ("Hi! I'm Ana.")
+    greeting: re.Pattern[str]  # that belongs to the sentence behind it ("Hi! I'm Ana.")
     sequel: re.Pattern[str]  # at the end of what is before a clause: it is later than the one before it
     main_clause: re.Pattern[str]  # where a clause starts; `joined` by a comma or conjunction, `second` with no subject
     other_clause: re.Pattern[str]  # where one of something else starts; `relative`: after a comma, up to the next one
@@ -207,7 +207,7 @@ def grammar_of(language: str) -> Grammar:
         stops=_stops(f"{data['stops']}|{_second_clause(data)}"),
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         lessened=_pattern(data.get("lessened", "(?!)")),
-        greeting=_pattern(rf"{macros['HELLO']} ?[,.!…]*"),
+        greeting=_pattern(_expanded(data.get("greeting", "(?!)"), macros)),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
         other_clause=_pattern(rf"(?P<relative>, (?:{data['relatives']})(?!\w))|,? (?:{data['other_clauses']})(?!\w)"),

@@ -20,6 +20,7 @@ from aftermind.types.fact import USER, Cardinality
 
 # statements of people about themselves are shorter; patterns are not linear in a sentence
 MAX_SENTENCE_CHARACTERS = 400
+SELF_INTRODUCTION = 8  # characters behind a greeting that show whether it belongs to the next sentence: " I am A"
 MAX_CLAIMS = 100  # of a turn, as of a model's answer
 NOTHING_FOUND = "no first-person statement of a known form (rules, not a model)"
 
@@ -152,7 +153,8 @@ def _sentences(text: str, grammar: Grammar) -> Iterator[str]:
         ):
             continue
         sentence = text[start : found.end()].strip()
-        if grammar.greeting.fullmatch(sentence):
+        greeting = grammar.greeting.match(text[start : found.end() + SELF_INTRODUCTION].lstrip())
+        if greeting is not None and greeting.end() > len(sentence):
             continue
         if sentence:
             yield sentence
