@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import Database, Servers, data_folder, migrate, start
+from tests.support import memory_folder
+from tests.support.servers import Database, Servers, migrate, start
 from tests.support.waiting import PATIENT_SETTINGS
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """No setting and no key of the user's environment reaches the tests."""
     for name in [name for name in os.environ if name.startswith(("AFTERMIND_", "OPENAI_"))]:
         del os.environ[name]
     os.environ.update(PATIENT_SETTINGS)
+    if not hasattr(config, "workerinput"):  # processes of a run in parallel inherit it
+        memory_folder.use_memory()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """The files of a failed test stay until the next run."""
+    if exitstatus == pytest.ExitCode.OK and not hasattr(session.config, "workerinput"):
+        memory_folder.delete_folder()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -32,13 +42,12 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """One primary, one streaming replica and one Valkey for the whole session: not to be killed or frozen."""
-    with data_folder(tmp_path_factory) as folder:
-        running = start(folder / "stack")
-        try:
-            running.make_template()
-            yield running
-        finally:
-            running.destroy()
+    running = start(tmp_path_factory.mktemp("servers") / "stack")
+    try:
+        running.make_template()
+        yield running
+    finally:
+        running.destroy()
 
 
 @pytest.fixture

@@ -7,17 +7,14 @@ A test gets its own database, copied from a migrated template or emptied after a
 import asyncio
 import os
 import secrets
-import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-import psutil
 import pytest
 import redis
 
@@ -29,8 +26,6 @@ from tests.support.psql_session import PsqlSession
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEMPLATE = "aftermind_template"
-MEMORY, FOLDER = Path("/dev/shm"), "aftermind-tests-"  # each folder is of one process alone
-NEEDED_BYTES = 6 * 1024**3  # four processes of a run take 1 GB, and write-ahead logs may grow to as much each
 # What is committed need not survive a power cut of the test machine, and the hash of a password need not resist
 # attacks: 4096 iterations take each psql 8 ms of CPU time. Everything else is as users have it.
 FAST: Mapping[str, str] = {
@@ -134,32 +129,6 @@ class Servers:
             admin_url=_with_database(at.admin_url, name),
             replica_admin_urls=tuple(_with_database(url, name) for url in at.replica_admin_urls),
         )
-
-
-@contextmanager
-def data_folder(factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the servers of a session, in memory where there is space for it.
-
-    Each test empties a database: hundreds of files are made and deleted. ext4 passes over inodes that were deleted in
-    the last seconds one by one: half of the CPU time of 463 tests (61 s in the kernel of 117 s; 16 s of 70 s here).
-    """
-    try:
-        is_in_memory = shutil.disk_usage(MEMORY).free > NEEDED_BYTES
-    except OSError:
-        is_in_memory = False
-    if not is_in_memory:
-        yield factory.mktemp("servers")
-        return
-    for left in MEMORY.glob(f"{FOLDER}*"):  # of a run that was killed
-        process = left.name.removeprefix(FOLDER)
-        if process.isdecimal() and not psutil.pid_exists(int(process)):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = MEMORY / f"{FOLDER}{os.getpid()}"
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def start(state_dir: Path, *, replica: bool = True, settings: Mapping[str, str] = FAST) -> Servers:
