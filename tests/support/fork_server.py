@@ -31,9 +31,17 @@ import psutil
 from tests.support.waiting import PATIENCE_SECONDS
 
 IMPORTED = (
+    "celery.app.amqp",
+    "celery.app.control",
+    "celery.app.events",
+    "celery.app.log",
     "celery.apps.worker",
     "celery.bin.celery",
     "celery.concurrency.thread",
+    "celery.fixups.django",
+    "celery.worker.autoscale",
+    "celery.worker.components",
+    "kombu.pidbox",
     "kombu.transport.redis",
     "aftermind_workers.celery_config",
     "aftermind_workers.celery_consumer",
@@ -41,8 +49,13 @@ IMPORTED = (
     "aftermind_workers.redis_transport",
     "aftermind_workers.remote_control_limits",
     "aftermind_workers.doorbell_task",
+    "aftermind_tasks.inmemory",
     "aftermind_tasks.job_handlers",
     "aftermind.api.wiring",
+    "aftermind.db.record_store_journals.sql",
+    "aftermind.llm.hash_embedder",
+    "aftermind.llm.offline.rule_extractor",
+    "aftermind.llm.offline.summaries",
     "aftermind.web",
     "aftermind.cli.web",
     "aftermind.cli.worker",
@@ -51,6 +64,8 @@ IMPORTED = (
     "openai",
     "openai.resources.chat.completions",
     "openai.resources.embeddings",
+    "rich.progress",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
     "uvicorn",
 )
 # Read by an interpreter before it runs any code, and by prometheus_client when it is imported.
@@ -295,6 +310,7 @@ def main() -> None:
     gc.disable()  # what is imported stays: to search it for garbage takes 0.8 s of CPU time
     for name in IMPORTED:
         importlib.import_module(name)
+    sys.modules["aftermind.ranking.tokenizer"].terms("the words of all languages")  # tables, made at the first text
     for name in [name for name in sys.modules if name.startswith("aftermind.cli")]:
         del sys.modules[name]  # the commands' console reads COLUMNS when it is imported
     gc.freeze()
