@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from ssl import SSLContext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -18,7 +18,6 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.driver_info import DriverInfo
 
 from aftermind import errors
 from aftermind.types import Scope
@@ -216,7 +215,7 @@ class RedisLink:
             "socket_connect_timeout": self.timeout,
             "retry": Retry(NoBackoff(), 0),
             "client_name": self._name,
-            "driver_info": _driver_info(),
+            "driver_info": server_url.driver_info(),
         }
         if "path" not in self._address:
             options["socket_keepalive"] = True
@@ -229,12 +228,6 @@ class RedisLink:
             **self._address,
             **options,
         )
-
-
-@cache
-def _driver_info() -> DriverInfo:
-    """The name and version of redis-py, which it reads from the installed package for each connection: 0.9 ms."""
-    return DriverInfo()
 
 
 class _PrimaryConnection(Connection):

@@ -1,6 +1,6 @@
 """URLs of a single Redis server: `redis://`, `rediss://` and `unix://`, as redis-py spells them, or as kombu does."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -9,6 +9,7 @@ from redis import exceptions
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.connection import RedisSSLContext, SSLConnection
 from redis.asyncio.connection import parse_url as parse_redis_url
+from redis.driver_info import DriverInfo
 
 from aftermind.wire.redis.sentinel import check_login
 
@@ -45,7 +46,8 @@ def parse_url(url: str) -> ServerAddress:
         address["ssl_cert_reqs"] = address["ssl_cert_reqs"].removeprefix("CERT_").lower()
     try:
         # Connects nothing, and raises what the first call would raise.
-        BlockingConnectionPool(**address).make_connection()  # type: ignore[no-untyped-call]
+        pool = BlockingConnectionPool(**address, driver_info=driver_info())
+        pool.make_connection()  # type: ignore[no-untyped-call]
     except (exceptions.RedisError, TypeError) as exc:
         raise ValueError(f"redis-py refuses an option: {exc}") from exc
     check_login(address.get("username"), address.get("password"))
@@ -56,6 +58,12 @@ def parse_url(url: str) -> ServerAddress:
             given = ", ".join(sorted(name for name in address if name.startswith("ssl_")))
             raise ValueError(f"TLS is not possible with {given or 'the defaults'}: {exc}") from exc
     return address
+
+
+@cache
+def driver_info() -> DriverInfo:
+    """The name and version of redis-py, which it reads from the installed package for each connection: 0.9 ms."""
+    return DriverInfo()
 
 
 def has_tls(address: ServerAddress) -> bool:
