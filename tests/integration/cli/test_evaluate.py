@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from aftermind.evaluation.datasets import GoldConversation, GoldQuestion
 from aftermind.evaluation.run import Variant, evaluate
 from aftermind.evaluation.score_comparison import ALL, summarise
 from aftermind.recall import RecallOptions
+from tests.support.fork_server import run_module
 from tests.support.servers import Database
 from tests.support.workers import environment
 
@@ -58,15 +58,8 @@ def _patient() -> Settings:
     )
 
 
-def _eval(store: str, redis_url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "aftermind.cli", "eval", *arguments],
-        env=environment(store, redis_url),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+def _eval(store: str, redis_url: str, *arguments: str) -> "CompletedProcess[str]":
+    return run_module(["aftermind.cli", "eval", *arguments], env=environment(store, redis_url))
 
 
 def _variant(**options: Any) -> Variant:  # Any: of each option

@@ -17,7 +17,14 @@ from aftermind.llm.offline.rule_extractor import RuleExtractor
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 from aftermind.outbox.inmemory import InProcessQueue
 from aftermind.types import JobKind
-from tests.integration.stores.test_stored_memory import SHARED_URLS, USERS, all_stored, memory_at, stored_agent
+from tests.integration.stores.test_stored_memory import (
+    SHARED_URLS,
+    USERS,
+    StoredAgent,
+    all_stored,
+    memory_at,
+    stored_agent,
+)
 from tests.support.citus import citus_store
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -118,19 +125,18 @@ async def test_nothing_is_lost_or_doubled_while_processes_are_frozen_and_killed(
             acknowledged += await read(agent, 5)
         async with memory_at(url, tmp_path) as memory:
             for _ in range(3):
-                frozen.send_signal(signal.SIGSTOP)
+                frozen.process.send_signal(signal.SIGSTOP)
                 seen = acknowledged[-1]
                 user = USERS[int(seen.split()[1]) % 3]
                 assert seen in (await memory.recall(seen, user_id=user)).text, "a recall waits for no frozen process"
-                frozen.send_signal(signal.SIGCONT)
+                frozen.process.send_signal(signal.SIGCONT)
                 acknowledged += await read(free, 3)
-            killed.kill()
+            killed.process.kill()
             acknowledged += await read(free, 5)
             acknowledged += await read(frozen, 5)
         for agent in (free, frozen):
-            agent.kill()
+            agent.process.kill()
         for agent in (killed, free, frozen):
-            assert agent.stdout is not None
             acknowledged += [line.strip() for line in agent.stdout.readlines() if line.endswith("\n")]
 
     async with memory_at(url, tmp_path) as memory:
@@ -158,9 +164,9 @@ async def test_a_process_that_is_frozen_in_a_transaction_stops_no_other(url: str
 
             await (await memory.remember("meanwhile", user_id="alice")).stored(timeout=PATIENCE_SECONDS)
 
-            frozen.send_signal(signal.SIGCONT)
+            frozen.process.send_signal(signal.SIGCONT)
             assert await read(frozen, 1) == ["refused"]
-            await asyncio.to_thread(frozen.wait, PATIENCE_SECONDS)
+            await asyncio.to_thread(frozen.process.wait, PATIENCE_SECONDS)
         assert [each.content for each in await memory.history(user_id="alice")] == ["The ferry leaves.", "meanwhile"]
         assert await memory._parts.db.generation() == 0
 
@@ -168,8 +174,8 @@ async def test_a_process_that_is_frozen_in_a_transaction_stops_no_other(url: str
 async def test_jobs_of_a_killed_process_are_done_by_one_that_is_idle(url: str, tmp_path: Path) -> None:
     async with memory_at(url, tmp_path) as memory:
         assert await memory.history(user_id="user 0") == []
-        with agents(url, tmp_path, "I live in Oslo:--deadly") as (process,):
-            await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
+        with agents(url, tmp_path, "I live in Oslo:--deadly") as (agent,):
+            await asyncio.to_thread(agent.process.wait, PATIENCE_SECONDS)
 
         async def lives_in() -> list[str]:
             return [fact.object for fact in await memory.facts.query(user_id="user 0")]
@@ -244,18 +250,17 @@ class SlowExtractor(RuleExtractor):
 
 
 @contextmanager
-def agents(url: str, folder: Path, *names: str) -> "Iterator[list[subprocess.Popen[str]]]":
+def agents(url: str, folder: Path, *names: str) -> Iterator[list[StoredAgent]]:
     with ExitStack() as stack:
         started = [stack.enter_context(stored_agent(url, folder, *name.split(":"))) for name in names]
         try:
             yield started
         finally:
             for each in started:
-                each.kill()
+                each.process.kill()
 
 
-async def read(process: "subprocess.Popen[str]", lines: int) -> list[str]:
-    assert process.stdout is not None
-    found = [await asyncio.to_thread(process.stdout.readline) for _ in range(lines)]
+async def read(agent: StoredAgent, lines: int) -> list[str]:
+    found = [await asyncio.to_thread(agent.stdout.readline) for _ in range(lines)]
     assert all(found), "the process has ended"
     return [line.strip() for line in found]

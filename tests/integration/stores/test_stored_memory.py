@@ -6,14 +6,14 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import redis
@@ -24,6 +24,7 @@ from aftermind.receipt import StepState
 from aftermind.testing import ScriptedChatModel
 from aftermind.types import JobKind, JobState
 from aftermind.types.replay import JobFilter
+from tests.support.fork_server import Process, start_module
 from tests.support.journals import sql_url
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -39,6 +40,7 @@ SHARED_URLS: Mapping[str, Callable[[Path, Callable[[str], Any]], str]] = {
     "sql": lambda _, fixture: sql_url(fixture("database")),
 }
 REFUSED = 17  # exit code
+STDERR = 2
 USERS = [f"user {number}" for number in range(3)]
 
 
@@ -168,9 +170,8 @@ async def test_nothing_acknowledged_is_lost_or_doubled_by_a_kill(url: str, tmp_p
 
 
 async def test_a_job_whose_process_was_killed_runs_again_after_the_restart(url: str, tmp_path: Path) -> None:
-    with stored_agent(url, tmp_path, "I live in Oslo", "--deadly") as process:
-        await asyncio.to_thread(process.wait, 60)
-    assert process.returncode == -signal.SIGKILL
+    with stored_agent(url, tmp_path, "I live in Oslo", "--deadly") as agent:
+        assert await asyncio.to_thread(agent.process.wait, 60) == -signal.SIGKILL
 
     async with memory_at(url, tmp_path) as memory:
 
@@ -200,18 +201,17 @@ async def test_one_store_serves_one_memory_at_a_time(url_of_one: str, tmp_path: 
 
 async def test_a_second_process_is_refused_until_the_first_one_has_ended(url_of_one: str, tmp_path: Path) -> None:
     url = url_of_one
-    with stored_agent(url, tmp_path, "turn") as process:
-        assert process.stdout is not None
-        texts = [await asyncio.to_thread(process.stdout.readline)]
+    with stored_agent(url, tmp_path, "turn") as agent:
+        texts = [await asyncio.to_thread(agent.stdout.readline)]
         with pytest.raises(errors.StoreInUse, match="Close the other process"):
             await memory_at(url, tmp_path).remember("refused", user_id="user 0")
-        texts += [process.stdout.readline() for _ in range(10)]  # it was not disturbed
-        process.kill()
-        texts += process.stdout.readlines()
+        texts += [agent.stdout.readline() for _ in range(10)]  # it was not disturbed
+        agent.process.kill()
+        texts += agent.stdout.readlines()
 
     async with memory_at(url, tmp_path) as memory:
         with stored_agent(url, tmp_path, "refused") as second:
-            assert await asyncio.to_thread(second.wait, PATIENCE_SECONDS) == 1
+            assert await asyncio.to_thread(second.process.wait, PATIENCE_SECONDS) == 1
         await wait_until(lambda: all_stored(memory), description="every accepted turn is stored")
         said = {each.content for user in USERS for each in await memory.history(user_id=user, limit=10_000)}
 
@@ -322,18 +322,31 @@ async def all_stored(memory: Memory) -> bool:
 
 def remember_until_killed(url: str, folder: Path, turns: int) -> list[str]:
     """Texts that were acknowledged before the process was killed, in the middle of a write as a rule."""
-    with stored_agent(url, folder, "turn") as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(turns)]
-        process.kill()
-        lines += process.stdout.readlines()
+    with stored_agent(url, folder, "turn") as agent:
+        lines = [agent.stdout.readline() for _ in range(turns)]
+        agent.process.kill()
+        lines += agent.stdout.readlines()
     texts = [line.strip() for line in lines if line.endswith("\n")]
     assert len(texts) >= turns
     return texts
 
 
-def stored_agent(url: str, folder: Path, *args: str) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "tests.support.stored_agent", url, *args]
+@dataclass(frozen=True, slots=True)
+class StoredAgent:
+    """A process of `tests.support.stored_agent`, and what it prints."""
+
+    process: Process
+    stdout: IO[str]
+
+
+@contextmanager
+def stored_agent(url: str, folder: Path, *args: str) -> Iterator[StoredAgent]:
     settings = {"AFTERMIND_STATE_DIR": str(folder / "state"), "AFTERMIND_EMBEDDER": "hash"}
-    environment = {**os.environ, **settings, "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, **settings, "AFTERMIND_EXTRACT_QUIET_SECONDS": "0.1"}
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdout:
+        arguments = ["tests.support.stored_agent", url, *args]
+        process = start_module(arguments, cwd=ROOT, env=environment, output=writing, errors=STDERR)
+        os.close(writing)
+        yield StoredAgent(process, stdout)
+        process.wait()
