@@ -3,14 +3,12 @@
 import json
 import re
 import urllib.request
-import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any  # JSON
 from uuid import uuid4
 
-import pytest
 import redis
 from kombu import Exchange, Queue
 from kombu.connection import Connection
@@ -25,7 +23,6 @@ from aftermind_workers.celery_config import celery_config
 from aftermind_workers.doorbell_check import check_redis_item
 from aftermind_workers.redis_transport import DoorbellTransport
 from tests.integration.wire.test_acl import PREFIX, client_of, guarded, url_of
-from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import Database
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
@@ -235,64 +232,3 @@ async def test_malformed_broadcasts_of_remote_control_end_no_worker(
             assert worker.is_running()
             assert client.publish(channel, b"5") == 1
             assert b"Traceback" not in (tmp_path / "worker-0.log").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def rabbitmq() -> Iterator[str]:
-    with running_rabbitmq() as url:
-        yield url
-
-
-AMQP: Mapping[str, dict[str, Any]] = {
-    "a number": {"body": b"5"},
-    "nothing": {"body": b""},
-    "no JSON": {"body": b"\x80\x04\x95garbage"},
-    "deep nesting": {"body": b"[" * 100_000},
-    "a huge body": {"body": b"x" * 8_000_000},
-    "a body of the first protocol": {"body": json.dumps({"task": "aftermind.run", "id": "x"}).encode(), "headers": {}},
-    "a chain": {"body": json.dumps([[str(uuid4())], {}, {"chain": [SIGNATURE]}]).encode()},
-    "no headers": {"headers": {}},
-    "another task": {"headers": {**doorbell()["headers"], "task": "aftermind.bad"}},
-    "a task that is a table": {"headers": {**doorbell()["headers"], "task": {"a": "b"}}},
-    "no id": {"headers": {"task": "aftermind.run"}},
-    "eta": {"headers": {**doorbell()["headers"], "eta": "2099-01-01T00:00:00+00:00"}},
-    "time limits": {"headers": {**doorbell()["headers"], "timelimit": 5}},
-    "compression": {"headers": {**doorbell()["headers"], "compression": "application/x-bz2"}},
-    "a compressed body": {
-        "headers": {**doorbell()["headers"], "compression": "application/x-gzip"},
-        "body": zlib.compress(b"0" * 50_000_000),
-    },
-    "reply_to": {"reply_to": "victim"},
-    "pickle": {"content_type": "application/x-python-serialize"},
-    "an unknown encoding": {"content_encoding": "utf-99"},
-}
-
-
-async def test_rabbitmq_delivers_no_malformed_doorbell_to_celery_either(
-    database: Database, redis_url: str, rabbitmq: str, tmp_path: Path
-) -> None:
-    [port] = choose(1)
-    env = environment(
-        database.relay_url,
-        redis_url,
-        AFTERMIND_BROKER_URL=rabbitmq,
-        AFTERMIND_METRICS_PORT=str(port),
-        AFTERMIND_RECONCILE_SECONDS="60",
-    )
-    whole = {
-        "body": b64decode(doorbell()["body"]),
-        "headers": doorbell()["headers"],
-        "content_type": "application/json",
-        "content_encoding": "utf-8",
-    }
-    memory = Memory(database.app_url, broker=rabbitmq, redis=redis_url)
-    with workers(env, tmp_path) as (worker,), Connection(rabbitmq) as connection:  # type: ignore[no-untyped-call]
-        await (await memory.remember("before", user_id="ann")).stored(timeout=180)
-        producer = connection.Producer(auto_declare=False)
-        for changed in AMQP.values():
-            producer.publish(routing_key=queues.STORE, **{**whole, **changed})
-        await (await memory.remember("after", user_id="ann")).stored(timeout=180)
-        await wait_until(lambda: garbage_counted(port) == len(AMQP), description="all are counted")
-        assert worker.is_running()
-    assert "Traceback" not in (tmp_path / "worker-0.log").read_text()
-    await memory.close()
