@@ -18,6 +18,7 @@ FIRST_POLL_SECONDS, MAX_POLL_SECONDS = (
     0.05,
     2.0,
 )  # seconds between reads of the ledger, in case events were missed; doubles
+LAST_READ_SECONDS = 0.25  # after a timeout: what it may be exceeded by
 CLEAN_UP = 0.05  # seconds that an answer waits for its subscription to end
 
 
@@ -100,6 +101,7 @@ class Receipt:
         self._is_pending = None if turn.idempotency_key is None else is_pending
         self._ledger, self._news, self._confirm, self._follow = ledger, news, confirm, follow
         self._earlier: tuple[Receipt, ...] = ()
+        self._seen: ReceiptStatus | None = None  # by the last read that ended
 
     @property
     def _owner(self) -> Scope:
@@ -150,13 +152,15 @@ class Receipt:
         return await turn_status(self._ledger, job, keep=self._keep, spooled=self.spooled, is_whole=is_whole)
 
     async def _wait(self, step: Step, timeout: float | None) -> None:
+        waiting = self
         try:
             async with asyncio.timeout(timeout):
                 for part in (*self._earlier, self):
+                    waiting = part
                     if not await part._is_over(step):
                         await part._wait_for_event(step)
         except TimeoutError as exc:
-            raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await self._state_now(step)) from exc
+            raise errors.ReceiptTimeout(self.job_id, step, timeout or 0.0, await waiting._last_state(step)) from exc
 
     async def _wait_for_event(self, step: Step) -> None:
         heard = asyncio.Event()
@@ -179,8 +183,9 @@ class Receipt:
             pause = min(pause * 2, MAX_POLL_SECONDS)
 
     async def _is_over(self, step: Step) -> bool:
+        self._seen = None
         try:
-            status = await self._read_status(is_whole=step is not Step.STORED)
+            self._seen = status = await self._read_status(is_whole=step is not Step.STORED)
         except errors.StoreUnavailable:
             return False  # jobs wait for it as well
         state = status.of(step)
@@ -205,12 +210,15 @@ class Receipt:
                 ):
                     heard.set()
 
-    async def _state_now(self, step: Step) -> str:
-        try:
-            async with asyncio.timeout(MAX_POLL_SECONDS):
-                status = await self.status()
-        except (errors.Unavailable, TimeoutError):
-            return "unknown, since the store does not answer"
+    async def _last_state(self, step: Step) -> str:
+        """The state that was read last; read now, for a moment, if the time was too short for one read."""
+        status = self._seen
+        if status is None:
+            try:
+                async with asyncio.timeout(LAST_READ_SECONDS):
+                    status = await self.status()
+            except (errors.Unavailable, TimeoutError):
+                return "unknown, since the store does not answer"
         return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
 
 

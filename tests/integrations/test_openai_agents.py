@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from agents import (
@@ -96,6 +96,8 @@ async def test_items_come_back_as_they_were_in_another_process_while_the_replica
     assert await session.get_items(limit=2) == ITEMS[-2:]
     assert await session.get_items(limit=0) == []
     assert isinstance(session, Session)
+    expected = get_type_hints(Session, localns={"SessionSettings": SessionSettings})
+    assert {name: get_type_hints(AftermindSession)[name] for name in expected} == expected  # as a type checker does
 
 
 async def test_items_survive_a_killed_worker(

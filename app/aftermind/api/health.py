@@ -29,6 +29,7 @@ from aftermind.wire.redis_keys import Keys
 
 OVERDUE_SECONDS = 120.0  # a doorbell takes milliseconds, and the reconciler sends it again within seconds
 DRAIN_POLL_SECONDS = 0.02
+FIRST_READ_SECONDS = 1.0  # of a drain with a shorter timeout
 CHECK_TIMEOUT_SECONDS = 2.0  # for each component; all are checked concurrently
 JOBS = "jobs"  # the component without which unfinished work cannot be counted
 CONDENSING = frozenset({JobKind.SUMMARISE, JobKind.PROFILE})
@@ -236,9 +237,14 @@ async def progress(parts: Parts, owner: Scope) -> Progress:
 
 async def drain(parts: Parts, owner: Scope, *, timeout_seconds: float) -> None:
     """Wait until an owner has no pending turns and no unfinished jobs. Raises `DrainTimeout`, `StoreUnavailable`."""
-    seen = await progress(parts, owner)
+    started, first = asyncio.get_running_loop().time(), max(timeout_seconds, FIRST_READ_SECONDS)
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(first):
+            seen = await progress(parts, owner)
+    except TimeoutError as exc:
+        raise errors.StoreUnavailable("drain", f"no answer within {first:g} s") from exc
+    try:
+        async with asyncio.timeout_at(started + timeout_seconds):
             while seen.pending_turns or seen.jobs:
                 await asyncio.sleep(DRAIN_POLL_SECONDS)
                 seen = await progress(parts, owner)

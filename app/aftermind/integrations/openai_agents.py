@@ -38,6 +38,9 @@ class AftermindSession:
     what was derived from them.
     """
 
+    session_id: str
+    session_settings: SessionSettings | None  # the types of the SDK's protocol, whose attributes may be set
+
     def __init__(
         self,
         session_id: str,
