@@ -1,5 +1,6 @@
 """`Query` and `RecallOptions`: the validated input of a recall."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,6 +73,7 @@ class RecallOptions(TypedDict, total=False):
     rerank: bool
 
 
+_FOR_A_LIVING = re.compile(r"\bfor (?:a|my) living\b", re.IGNORECASE)  # no form of "live"
 _DEFAULTS: RecallOptions = {
     "token_budget": 1_000,
     "mode": "hybrid",
@@ -106,10 +108,11 @@ class Query:
     @property
     def searched(self) -> str:
         """The text to search: for a very long one, its beginning and end."""
-        if len(self.text) <= READ_CHARACTERS:
-            return self.text
-        half = READ_CHARACTERS // 2
-        return f"{self.text[:half]}\n{self.text[-half:]}"
+        text = self.text
+        if len(text) > READ_CHARACTERS:
+            half = READ_CHARACTERS // 2
+            text = f"{text[:half]}\n{text[-half:]}"
+        return _FOR_A_LIVING.sub("as a job, at work", text)
 
     @classmethod
     def checked(

@@ -21,6 +21,7 @@ from aftermind.stores.postgres.search import READ_SETTINGS, PostgresSearch
 from aftermind.stores.search import BlockRequest, Search, SearchResult
 from aftermind.types import Episode, EpisodeId, Fact, FactId, RecallBlock, Scope
 from aftermind.types.message import new_ids
+from tests.support.conversations import say
 from tests.support.learning import AT_ONCE
 from tests.support.resource_cleanup import closing
 from tests.support.servers import Database
@@ -213,3 +214,22 @@ async def test_a_question_has_the_fact_of_its_subject_first(question: str, first
         found = await memory.recall(question, user_id="ann")
 
     assert next(match.item.text for match in found.matches if isinstance(match.item, Fact)) == first
+
+
+@pytest.mark.parametrize(
+    ("question", "best"),
+    [("What do I do for a living?", "product manager"), ("What did I do for a living in early 2025?", "data analyst")],
+)
+async def test_for_a_living_asks_for_the_job_and_not_for_the_home(empty: Memory, question: str, best: str) -> None:
+    await say(
+        empty,
+        ("I live in Gothenburg.", (2025, 1, 5)),
+        ("I work as a data analyst at Volvo.", (2025, 1, 6)),
+        ("I joined Spotify as a product manager.", (2025, 9, 15)),
+        ("We moved from Gothenburg to Stockholm.", (2025, 11, 3)),
+    )
+
+    found = await empty.recall_scored(question, user_id="vera", limit=3)
+
+    assert best in [match.item.object for match in found if isinstance(match.item, Fact)]
+    assert all("Gothenburg" not in str(match.item) for match in found)
