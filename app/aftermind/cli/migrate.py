@@ -15,7 +15,7 @@ from aftermind.settings import Settings
 
 REDIS_SECONDS = 5.0
 
-Check = Annotated[bool, typer.Option("--check", help="List pending migrations and change nothing.")]
+Check = Annotated[bool, typer.Option("--check", help="List pending migrations of the database and change nothing.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,8 @@ def migrate(*, check: Check = False) -> dict[str, str] | dict[str, dict[str, str
 
     Of several databases (AFTERMIND_DATABASES) it migrates each, or only AFTERMIND_DATABASE if that is set. A migration
     locks the tables that it changes: writes to them wait, and recall answers without the rows that it cannot read in
-    time. With --check nothing is changed; exit code 0: nothing is pending, 1: migrations are, 2: an error.
+    time. Then it gives Redis the functions of this release. --check lists the pending migrations of the database, does
+    not check Redis, and changes nothing. Exit code 0: none is pending, 1: some are pending, 2: an error.
     """
     settings = Settings()
     if not settings.databases or "database" in settings.model_fields_set:
@@ -56,7 +57,7 @@ def migrate(*, check: Check = False) -> dict[str, str] | dict[str, dict[str, str
 
 
 def _check_all(databases: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
-    """The pending migrations of each database; of a single one, its name is empty."""
+    """The pending migrations of each database, or of a single one as `pending`."""
     found: dict[str, dict[str, str]] = {}
     for name, settings in databases.items():
         prefix = f"{name}: " if name else ""
@@ -71,10 +72,11 @@ def _check_all(databases: Mapping[str, Settings]) -> dict[str, dict[str, str]]:
             out.print(f"{prefix}no migration is pending.")
     if len(found) < len(databases):
         raise terminal.ExitWithResult(terminal.FAILED, found)
+    result = {"pending": found[""]} if "" in found else found
     if any(found.values()):
         out.print("While a migration runs, writes to the tables that it changes wait.")
-        raise terminal.ExitWithResult(1, found)
-    return found
+        raise terminal.ExitWithResult(1, result)
+    return result
 
 
 async def _pending(url: str) -> dict[str, str]:

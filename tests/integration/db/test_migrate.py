@@ -90,12 +90,13 @@ async def test_pending_migrations_are_listed_without_a_change(database: Database
 
     printed = {name: await check(env) for name, env in environments.items()}
     as_json = await check(environments["next"], "--json")
+    none_as_json = await check(environments["current"], "--json")
     again = await check(environments["empty"])
 
     assert printed["current"] == ("no migration is pending.\n", 0)
     assert (json.loads(as_json[0]), as_json[1]) == (
         {
-            "": {
+            "pending": {
                 "0002_pre_channel": "Expand: a new column.",
                 "0003_pre_mined_by": "Expand: a renamed column. The new name is added; a trigger keeps both "
                 "equal while both releases write.",
@@ -105,6 +106,7 @@ async def test_pending_migrations_are_listed_without_a_change(database: Database
         },
         1,
     )
+    assert (json.loads(none_as_json[0]), none_as_json[1]) == ({"pending": {}}, 0)
     assert "pending: 0002_pre_channel. Expand: a new column.\n" in printed["next"][0]
     assert "writes to the tables that it changes wait" in printed["next"][0]
     assert f"pending: {HEAD}" in printed["empty"][0]
