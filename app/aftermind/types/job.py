@@ -193,7 +193,9 @@ def describe_note(job: Any) -> str | None:  # Any: `Job`, or a row with its colu
     note: str | None = job.note
     if note is None or job.state not in (JobState.QUEUED, JobState.RETRYING):
         return note
-    return f"given back at {job.updated_at:%H:%M:%S}: {note}" if job.run_at > datetime.now(UTC) else None
+    now, since = datetime.now(UTC), job.updated_at.astimezone(UTC)
+    day = "" if since.date() == now.date() else f"{since:%Y-%m-%d} "
+    return f"given back at {day}{since:%H:%M:%S}: {note}" if job.run_at > now else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
