@@ -561,7 +561,10 @@ class Memory:
         namespace: str | None = None,
         group: str | None = None,
     ) -> Summary | None:
-        """The session's latest summary, or None."""
+        """The session's latest summary, or None. Without `session_id`: of the messages without a session.
+
+        `export(user_id=…)` has the summaries of all sessions.
+        """
         owner = await groups.scope_of(self._parts, group, namespace=namespace, user_id=user_id)
         return await api_history.summary(self._parts, owner, session_id)
 

@@ -27,8 +27,11 @@ async def test_a_session_that_has_gone_quiet_is_summarised(opened: Opened, provi
         await learnt.learn(user, chat(3))
 
         summary = await learnt.memory.summary(user_id=user, session_id="s1")
+        without_session = await learnt.memory.summary(user_id=user)
+        exported = (await learnt.memory.export(user_id=user)).summaries
 
     assert summary is not None
+    assert (without_session, exported) == (None, (summary,))
     assert (summary.text, summary.messages, summary.version) == ("They counted.", 3, 1)
     assert summary.summariser == "openai:scripted:1"
 
