@@ -127,8 +127,8 @@ def note_limit(found: Sequence[object], limit: int) -> None:
 
 
 def dollars(usd: float | None) -> str:
-    """A price; "price unknown" for None."""
-    return "price unknown" if usd is None else to_dollars(usd)
+    """A price; "price unknown" for None, "no cost" for 0."""
+    return "price unknown" if usd is None else to_dollars(usd) if usd else "no cost"
 
 
 def one_line(text: str, below: str = "") -> Text:

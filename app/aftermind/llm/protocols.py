@@ -136,9 +136,9 @@ class ChatReply:
 class Embedder(Protocol):
     """Texts to vectors. `inline`: pure CPU, no I/O, under a millisecond per text; stored with the turn itself.
 
-    `usd_per_million_tokens` is None if there is no price. Name, dimension and the optional attribute `revision` (text,
-    default empty) are its identity: vectors of different identities are never compared. Set another revision for
-    another model of the same name.
+    `usd_per_million_tokens` is None if the price is unknown, 0 if nothing is paid. Name, dimension and the optional
+    attribute `revision` (text, default empty) are its identity: vectors of different identities are never compared. Set
+    another revision for another model of the same name.
     """
 
     name: str

@@ -23,7 +23,7 @@ class LocalEmbedder:
     sentence-transformers itself can resolve. Raises `InvalidSettings` if the extra or the model is missing.
     """
 
-    usd_per_million_tokens: float | None = None
+    usd_per_million_tokens: float | None = 0.0
     inline = False  # tens of milliseconds a text
     max_batch = 256
     max_batch_tokens = 100_000

@@ -36,7 +36,7 @@ class ReembeddingSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReembeddingPlan:
-    """What a re-embedding would do. `cost_usd` is None if the embedder's price is unknown or nothing is paid."""
+    """What a re-embedding would do. `cost_usd` is None if the embedder's price is unknown, 0 if nothing is paid."""
 
     active: EmbedderIdentity
     target: EmbedderIdentity

@@ -196,7 +196,9 @@ def test_the_commands_do_the_work_themselves(tmp_path: Path, monkeypatch: pytest
 
     asyncio.run(prepare())
     to: Sequence[str] = ("--to", "hash", "--dimension", "128")
-    assert "1 episode," in run("reembed", "start", *to, "--dry-run")
+    planned = run("reembed", "start", *to, "--dry-run")
+    assert "1 episode," in planned
+    assert "no cost" in planned
     assert "No re-embedding exists" in run("reembed", "status")
     assert "They are embedded." in run("reembed", "start", *to)
     assert "complete: 1 of 1" in run("reembed", "status")

@@ -30,7 +30,7 @@ def test_rows_of_several_lines_keep_their_details_below_them(monkeypatch: pytest
     ("usd", "text"),
     [
         (None, "price unknown"),
-        (0.0, "$0.00"),
+        (0.0, "no cost"),
         (0.00003, "under $0.0001"),
         (0.00042, "$0.00042"),
         (0.01, "$0.01"),
