@@ -239,6 +239,10 @@ class Settings(BaseSettings):
         self._choose_database()
         check_rules("AFTERMIND_NAMESPACE_LANGUAGES", self.namespace_languages)
         check_rules("AFTERMIND_NAMESPACE_BUDGETS", self.namespace_budgets)
+        for name in self.model_prices:
+            if not name or name != name.strip():
+                why = "a price has the name of a model, without spaces around it: `MODEL` or `KIND:MODEL`."
+                raise errors.InvalidSettings("AFTERMIND_MODEL_PRICES", name, why)
 
     def _choose_database(self) -> None:
         default = {name: getattr(self, name) for name in database_map.FIELDS}
@@ -594,7 +598,7 @@ class Settings(BaseSettings):
     )
     model_prices: Mapping[str, ModelPrice] = Field(
         {},
-        description='US dollars per million tokens of models without a published price, or with another one, as JSON: `{"my-model": {"input": 0.5, "output": 2}}`; an embedder has no `output`, and 0 is a model that costs nothing. Without a price the cost is unknown, and no budget of dollars counts it. The same for all processes.',
+        description='US dollars per million tokens of models without a published price, or with another one, as JSON: `{"my-model": {"input": 0.5, "output": 2}}`; `openai:my-model` is that of one provider and has precedence; an embedder has no `output`, and 0 is a model that costs nothing. Without a price the cost is unknown, and no budget of dollars counts it. The same for all processes.',
     )
     profile_mode: Literal["update", "replace"] = Field(
         "update",

@@ -38,7 +38,7 @@ MODEL_CALLS = Counter("aftermind_model_calls", "Calls of models, by kind of job.
 MODEL_SECONDS = Counter("aftermind_model_seconds", "Seconds that these calls took.", ["kind", "model"])
 MODEL_TOKENS = Counter("aftermind_model_tokens", "Tokens of these calls, in and out.", ["kind", "model", "direction"])
 MODEL_COST = Counter(
-    "aftermind_model_cost_usd", "US dollars of these calls, for models with a published price.", ["kind", "model"]
+    "aftermind_model_cost_usd", "US dollars of these calls, for models with a price.", ["kind", "model"]
 )
 RSS = Gauge("aftermind_worker_rss_bytes", "Resident memory of the worker.", multiprocess_mode="liveall")
 RUNG_AGAIN = Counter("aftermind_rung_again", "Doorbells that the reconciler sent for unclaimed jobs.", ["queue"])

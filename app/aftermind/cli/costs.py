@@ -56,7 +56,8 @@ def costs(
 ) -> Sequence[DailyUsage | Mapping[str, object]]:
     """Show model usage of a user or of the whole namespace, by day, kind of job and model.
 
-    `--by` adds up the rest; `--json` without it has every row.
+    `--by` adds up the rest; `--json` without it has every row. In it, `is_cost_unknown`
+    means that `cost_usd` leaves out a model without a price.
     """
     start = moment("since", since) or datetime.now(UTC)
 
@@ -66,8 +67,8 @@ def costs(
         )
 
     found = terminal.with_memory(work)
-    if unpriced := sorted({str(each.spent.model) for each in found if each.is_cost_unknown}):
-        terminal.warn(f"No price: {', '.join(unpriced)}. {prices.SETTING} sets prices of later calls.")
+    if unpriced_models := sorted({str(each.spent.model) for each in found if each.is_cost_unknown}):
+        terminal.warn(f"No price: {', '.join(unpriced_models)}. {prices.SETTING} sets prices of later calls.")
     labels = [each for each in Label if each in (by or Label)]
     groups = add_up(found, by=labels)
     terminal.show(cost_table(groups, by=labels, wide=wide) if found else "No model usage since then.", wide=wide)
@@ -90,7 +91,11 @@ def _to_row(group: Group) -> dict[str, object]:
     spent = asdict(group.spent)
     if group.is_cost_unknown and not group.spent.cost_usd:
         spent["cost_usd"] = None
-    return {**{label.value: value for label, value in group.values.items()}, "spent": spent}
+    return {
+        **{label.value: value for label, value in group.values.items()},
+        "spent": spent,
+        "is_cost_unknown": group.is_cost_unknown,
+    }
 
 
 def _is_unknown(rows: Sequence[DailyUsage | Group]) -> bool:
@@ -124,7 +129,7 @@ def cost_table(groups: Sequence[Group], *, by: Sequence[Label], wide: bool) -> T
         cells: list[RenderableType] = [escape(texts.get(label) or "") for label in labels]
         cells += [f"{count:,}" for count in (spent.calls, spent.tokens_in, spent.tokens_out)]
         cells += [
-            prices.describe_cost(spent.cost_usd, is_partial=_is_unknown(rows)),
+            prices.describe_cost(spent.cost_usd, is_cost_unknown=_is_unknown(rows)),
             *([f"{spent.latency_ms / 1_000:.1f}"] if wide else []),
         ]
         cells += [terminal.one_line(values.get(Label.MODEL) or "")] if Label.MODEL in by else []

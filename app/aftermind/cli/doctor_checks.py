@@ -572,7 +572,7 @@ def _unpriced(settings: Settings) -> list[Finding]:
     return [
         Finding(
             what=f"model {name}",
-            seen="a budget of dollars is set, and this model has no price, so it uses none of it",
+            seen="it has no price, so budgets in dollars do not count it",
             verdict=Verdict.WARNING,
             remedy=f"Set {prices.SETTING}, or a budget of tokens.",
         )

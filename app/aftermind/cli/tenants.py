@@ -54,11 +54,11 @@ def list_(
         shown.add_row(
             escape(each.namespace),
             *(f"{count:,}" for count in counts),
-            prices.describe_cost(each.cost_usd, is_partial=bool(each.unpriced_models)),
+            prices.describe_cost(each.cost_usd, is_cost_unknown=bool(each.unpriced_models)),
         )
     terminal.print_table(shown, wide=wide)
-    if unpriced := sorted({model for each in found for model in each.unpriced_models}):
-        terminal.warn(f"No price: {', '.join(unpriced)}. {prices.SETTING} sets prices of later calls.")
+    if unpriced_models := sorted({model for each in found for model in each.unpriced_models}):
+        terminal.warn(f"No price: {', '.join(unpriced_models)}. {prices.SETTING} sets prices of later calls.")
     terminal.note_limit(found, limit)
     return found
 

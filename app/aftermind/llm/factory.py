@@ -143,15 +143,14 @@ def chat_model(settings: Settings, name: str | None = None, *, providers: Provid
 
 
 def paid_models(settings: Settings) -> list[str]:
-    """The models of embedder and extractor that a provider serves, as `KIND:MODEL`."""
-    usual = "text-embedding-3-small"
-    embedding = _chosen(settings.embedder, settings, auto=f"openai:{usual}", offline="hash")
-    named = ((embedding, usual), (_mining(settings), settings.chat_model))
-    return [name if ":" in name else f"{name}:{model}" for name, model in named if name.partition(":")[0] in CLIENTS]
+    """The models of embedder, extractor and replays that a provider serves, by the names that calls are priced by."""
+    made = embedder(settings)
+    names = [*([made.name] if made else []), *sorted(replayable(settings))]
+    return [name for name in names if name.partition(":")[0] in CLIENTS]
 
 
 def missing_keys(settings: Settings) -> dict[str, str]:
-    """Of the models of embedder and extractor, those whose provider's key is not set, with the key's variable."""
+    """The paid models whose provider's key is not set, with the key's variable."""
     kinds = {name: name.partition(":")[0] for name in paid_models(settings)}
     keyed = {name: f"{kind}_api_key" for name, kind in kinds.items() if f"{kind}_api_key" in Settings.model_fields}
     return {name: field.upper() for name, field in keyed.items() if getattr(settings, field) is None}

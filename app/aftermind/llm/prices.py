@@ -24,20 +24,24 @@ PUBLISHED: Mapping[str, ModelPrice] = {
 
 
 def price_of(model: str, given: Mapping[str, ModelPrice]) -> ModelPrice | None:
-    """The price of a model, the given one first; None if there is none.
+    """The price of a model `KIND:MODEL` (of an embedder also `KIND:MODEL:DIMENSION`); None if there is none.
 
-    An embedder may have its kind before its name, and its dimension after it, as vectors are stored under it.
+    Given prices precede published ones. Each may be of the whole name, or of one without the kind or the dimension; the
+    whole name has precedence.
+    Accounts have language models without their kind, so `MODEL` also has a price that is given for `KIND:MODEL`.
     """
-    kind, _, rest = model.partition(":")
+    kind, _, name = model.partition(":")
     if kind in LOCAL_KINDS:
         return ModelPrice(input=0.0)
-    names = (model, rest, rest.rpartition(":")[0])
+    whole, _, dimension = model.rpartition(":")
+    shorter = (whole, whole.partition(":")[2]) if dimension.isdecimal() else ()
+    names = (model, name, *shorter, *(each for each in given if each.endswith(f":{model}")))
     return next((prices[name] for prices in (given, PUBLISHED) for name in names if name in prices), None)
 
 
-def describe_cost(cost_usd: float, *, is_partial: bool) -> str:
-    """A cost in a table, in dollars. `is_partial`: a model without a price is left out of it."""
-    if not is_partial:
+def describe_cost(cost_usd: float, *, is_cost_unknown: bool) -> str:
+    """A cost in a table, in dollars. `is_cost_unknown`: a model without a price is left out of it."""
+    if not is_cost_unknown:
         return f"{cost_usd:.4f}"
     return f"{cost_usd:.4f} + unknown" if cost_usd else "unknown"
 

@@ -24,11 +24,11 @@ CHAT_KINDS = ("openai", "anthropic", "litellm")
 
 
 class Providers:
-    """One client for each address and key. Constructing it connects nothing."""
+    """One client for each address, key and table of prices. Constructing it connects nothing."""
 
     def __init__(self, gate: ProviderLimiter | None = None) -> None:
         self.gate = gate or ProviderLimiter()
-        self._clients: dict[tuple[str, str | None, str | None, float], Client] = {}
+        self._clients: dict[tuple[object, ...], Client] = {}
 
     def client(self, kind: str, settings: Settings) -> "Client":
         """The client of this kind with the key and address of the settings. Raises `ExtraMissing`."""
@@ -36,11 +36,12 @@ class Providers:
         extras.require(package, f"a model of {kind} (a setting names it, or its API key is set)")
         secret: SecretStr | None = getattr(settings, f"{kind}_api_key", None)
         key = None if secret is None else secret.get_secret_value()
-        named = (kind, key, getattr(settings, f"{kind}_base_url"), settings.model_timeout_seconds)
+        url, timeout = getattr(settings, f"{kind}_base_url"), settings.model_timeout_seconds
+        named = (kind, key, url, timeout, frozenset(settings.model_prices.items()))
         if named not in self._clients:
             make = getattr(import_module(module), name)
             self._clients[named] = make(
-                api_key=key, base_url=named[2], timeout=named[3], gate=self.gate, prices=settings.model_prices
+                api_key=key, base_url=url, timeout=timeout, gate=self.gate, prices=settings.model_prices
             )
         return self._clients[named]
 

@@ -2,12 +2,17 @@
 
 import json
 import os
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aftermind import Assertion, JobFilter, JobKind, JobState, Memory, Settings, Usage, errors
+from aftermind.cli import doctor_checks
+from aftermind.cli.doctor_checks import Verdict
+from aftermind.llm import factory
 from aftermind.llm.protocols import Extraction, ExtractionRequest
 from aftermind.llm.provider_connections import Providers
 from tests.support.fork_server import run_module
@@ -93,9 +98,11 @@ async def test_a_cost_without_a_price_is_unknown_and_a_budget_of_dollars_for_it_
         await (await memory.remember("I like tea.", user_id="ann")).extracted(timeout=30)
         spending = await memory.spending(user_id="ann")
         costs, tenants = await memory.job_admin.costs(), await memory.job_admin.tenants()
-    free = Settings(model_prices={"costly": {"input": 0}}, run_jobs=False)
-    async with Memory(store, embedder="hash", settings=free) as memory:
-        of_free = [each.is_cost_unknown for each in await memory.spending(user_id="ann")]
+    of_free = []
+    for name in ("costly", "openai:costly"):
+        free = Settings(model_prices={name: {"input": 0}}, run_jobs=False)
+        async with Memory(store, embedder="hash", settings=free) as memory:
+            of_free += [each.is_cost_unknown for each in await memory.spending(user_id="ann")]
     env = {**os.environ, "AFTERMIND_DATABASE_URL": store, "AFTERMIND_EMBEDDER": "hash", "OPENAI_API_KEY": "k"}
     env |= {"AFTERMIND_EXTRACTOR": "openai:my-model", "AFTERMIND_NAMESPACE_BUDGETS": budgets}
     priced = {**env, "AFTERMIND_MODEL_PRICES": '{"my-model": {"input": 1, "output": 2}}'}
@@ -110,7 +117,7 @@ async def test_a_cost_without_a_price_is_unknown_and_a_budget_of_dollars_for_it_
     assert [(each.spent.model, each.is_cost_unknown) for each in spending] == [("costly", True)]
     assert [each.is_cost_unknown for each in costs] == [True]
     assert [each.unpriced_models for each in tenants] == [("costly",)]
-    assert of_free == [False]
+    assert of_free == [False, False]
     for each in printed:
         assert "unknown" in each.stdout
         assert "0.0000" not in each.stdout
@@ -130,6 +137,85 @@ def test_prices_of_the_settings_precede_published_ones() -> None:
     ]
 
     assert costs == [2.0, 1.0, 6.25, None]
+
+
+@pytest.mark.parametrize("of_chat", ["m", "openai:m", None])
+@pytest.mark.parametrize("of_vectors", ["e", "openai:e", "e:64", "openai:e:64", None])
+async def test_doctor_warns_of_a_price_exactly_where_calls_have_none(
+    of_chat: str | None, of_vectors: str | None
+) -> None:
+    given = {name: {"input": 1} for name in (of_chat, of_vectors) if name}
+    settings = Settings(
+        openai_api_key="k",
+        extractor="openai:m",
+        embedder="openai:e:64",
+        namespace_usd_per_day=1,
+        model_prices=given,
+    )
+    embedder = factory.embedder(settings)
+    assert embedder is not None
+
+    cost = Providers().client("openai", settings).usage("m", 1_000_000, 0, 0.0).cost_usd
+    warned = [each.what for each in await doctor_checks.models(settings) if each.verdict is Verdict.WARNING]
+
+    assert cost == (1.0 if of_chat else None)
+    assert embedder.usd_per_million_tokens == (1.0 if of_vectors else None)
+    assert ("model openai:m" in warned, "model openai:e:64" in warned) == (not of_chat, not of_vectors)
+
+
+@pytest.mark.parametrize(("kind", "cost"), [("openai", 3.0), ("anthropic", 1.0)])
+def test_the_price_of_a_providers_model_precedes_that_of_its_name(kind: str, cost: float) -> None:
+    given = {"m": {"input": 1}, f"{kind}:m": {"input": 3}}
+    client = Providers().client("openai", Settings(openai_api_key="k", model_prices=given))
+
+    assert client.usage("m", 1_000_000, 0, 0.0).cost_usd == cost
+
+
+async def test_doctor_warns_of_a_model_without_a_price_that_a_replay_may_use() -> None:
+    settings = Settings(openai_api_key="k", replay_models=("m", "gpt-5"), namespace_usd_per_day=1)
+
+    warned = [each.what for each in await doctor_checks.models(settings) if each.verdict is Verdict.WARNING]
+
+    assert warned == ["model openai:m"]
+
+
+def test_settings_with_other_prices_have_another_client() -> None:
+    providers, prices = Providers(), {"m": {"input": 1}}
+    clients = [
+        providers.client("openai", Settings(openai_api_key="k", model_prices=given)) for given in (prices, prices, {})
+    ]
+
+    assert [each.usage("m", 1_000_000, 0, 0.0).cost_usd for each in clients] == [1.0, 1.0, None]
+    assert clients[0] is clients[1]
+
+
+@pytest.mark.parametrize("name", ["", " m", "m ", "\t"])
+def test_a_price_for_an_empty_or_padded_name_is_refused(name: str) -> None:
+    with pytest.raises(errors.InvalidSettings, match=r"^AFTERMIND_MODEL_PRICES="):
+        Settings(model_prices={name: {"input": 1}})
+
+
+async def test_a_sum_that_leaves_out_a_cost_is_marked_in_json(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'memory.db'}"
+    for name, cost in (("priced", 0.5), ("unpriced", None)):
+        extractor = CostlyExtractor()
+        extractor.name, extractor.cost_usd = name, cost
+        settings = Settings(extract_quiet_seconds=0)
+        async with Memory(store, embedder="hash", settings=settings, extractor=extractor) as memory:
+            await (await memory.remember(f"I like {name} tea.", user_id="ann")).extracted(timeout=30)
+    env = {**os.environ, "AFTERMIND_DATABASE_URL": store, "AFTERMIND_EMBEDDER": "hash"}
+
+    def costs(by: str) -> list[dict[str, Any]]:  # Any: JSON
+        found: list[dict[str, Any]] = json.loads(
+            run_module(["aftermind.cli", "costs", "--by", by, "--json"], env=env).stdout
+        )
+        return found
+
+    by_kind, by_model = costs("kind"), costs("model")
+
+    assert [(each["spent"]["cost_usd"], each["is_cost_unknown"]) for each in by_kind] == [(0.5, True)]
+    marked = {each["model"]: (each["spent"]["cost_usd"], each["is_cost_unknown"]) for each in by_model}
+    assert marked == {"priced": (0.5, False), "unpriced": (None, True)}
 
 
 async def test_a_budget_that_was_raised_is_no_reason_of_a_job_any_more(tmp_path: Path) -> None:
@@ -157,6 +243,10 @@ async def test_a_budget_that_was_raised_is_no_reason_of_a_job_any_more(tmp_path:
     assert holds == {}
     assert waiting.detail.startswith(
         f"given back at {waiting.updated_at:%H:%M:%S}: namespace 'default' reached its budget"
+    )
+    a_day_before = waiting.updated_at - timedelta(days=1)
+    assert replace(waiting, updated_at=a_day_before).detail.startswith(
+        f"given back at {a_day_before:%Y-%m-%d %H:%M:%S}: "
     )
     assert timeline is not None
     assert [step.detail for step in timeline.steps if step.name == "extract"] == [

@@ -49,6 +49,7 @@ def test_the_list_has_every_namespace_with_users_jobs_and_costs(
             ("ours", today, "small", 0.25),
             ("ours", before, "large", 1.5),
             (THEIRS, today, "large", 4.0),
+            (THEIRS, today, "unpriced", 0),
         )
     )
     psql(
@@ -70,6 +71,11 @@ def test_the_list_has_every_namespace_with_users_jobs_and_costs(
     assert THEIRS in page
     assert "$4.0000" in page
     assert "$5.7500" in all_costs
+    assert (ours.unpriced_models, theirs.unpriced_models) == ((), ("unpriced",))
+    assert "$4.0000 + unknown" in page
+    assert "$5.7500 + unknown" in all_costs, "of the range"
+    assert "$4.2500 + unknown" in all_costs, "of today"
+    assert "no budget of dollars counts it: unpriced." in all_costs
     own_costs = browser.get("/costs").text
     assert "$1.7500" in own_costs, "the precision of the tables: a small total is not $0.00"
     assert "The budget of today is used up (300 tokens a day)" in own_costs

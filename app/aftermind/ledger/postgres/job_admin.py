@@ -75,13 +75,13 @@ _TENANTS = text(
     )
     SELECT namespace, sum(users) AS users, sum(unfinished) AS unfinished_jobs, sum(dead) AS dead_letters,
            min(due) AS oldest_due_at, max(created) AS last_job_at, sum(calls) AS calls, sum(tokens) AS tokens,
-           sum(cost) AS cost_usd, max(unpaid) AS unpaid_models
+           sum(cost) AS cost_usd, max(unpriced_models) AS unpriced_models
     FROM (
         SELECT namespace, (SELECT count(*) FROM (
                    SELECT 1 FROM aftermind.users WHERE users.namespace = named.namespace LIMIT {COUNTED_USERS + 1}
                ) AS counted) AS users, 0 AS unfinished, 0 AS dead, CAST(NULL AS timestamptz) AS due,
                CAST(NULL AS timestamptz) AS created, 0 AS calls, 0 AS tokens, 0.0 AS cost,
-               CAST(NULL AS text[]) AS unpaid
+               CAST(NULL AS text[]) AS unpriced_models
         FROM named WHERE namespace IS NOT NULL
         UNION ALL
         SELECT namespace, 0, count(*), 0,
@@ -295,7 +295,7 @@ async def tenants(tx: Transaction, *, prefix: str, after: str | None, limit: int
             calls=int(row.calls),
             tokens=int(row.tokens),
             cost_usd=float(row.cost_usd),
-            unpriced_models=tuple(row.unpaid_models or ()),
+            unpriced_models=tuple(row.unpriced_models or ()),
         )
         for row in await pg(tx).rows(_TENANTS, prefix=prefix, after=after, limit=limit)
     ]

@@ -51,7 +51,7 @@ class Client:
 
     def usage(self, model: str, tokens_in: int, tokens_out: int, started: float, *, calls: int = 1) -> Usage:
         """What calls cost together, `started` being `time.monotonic()` before the first."""
-        price = prices.price_of(model, self.prices)
+        price = prices.price_of(f"{self.kind}:{model}", self.prices)
         return Usage(
             model=model,
             calls=calls,

@@ -26,11 +26,11 @@ class ProviderEmbedder:
     def __init__(self, client: Client, model: str, *, dimension: int | None = None) -> None:
         self._client, self._model, self._asked = client, model, dimension
         self.max_batch, self.max_batch_tokens = client.max_batch, client.max_batch_tokens
-        price = prices.price_of(model, client.prices)
-        self.usd_per_million_tokens = None if price is None else price.input
         usual = DIMENSIONS.get(model, client.usual_dimension)
         self.dimension = dimension or usual
         self.name = f"{client.kind}:{model}" if self.dimension == usual else f"{client.kind}:{model}:{dimension}"
+        price = prices.price_of(self.name, client.prices)
+        self.usd_per_million_tokens = None if price is None else price.input
 
     async def prepare(self) -> None:
         """Load the SDK; nothing is connected."""

@@ -222,9 +222,9 @@ def _shared(request: Request) -> dict[str, object]:
     }
 
 
-def _cost(cost_usd: float, is_partial: object) -> str:
-    """A cost; `is_partial` is true, or has the models without a price."""
-    text = prices.describe_cost(cost_usd, is_partial=bool(is_partial))
+def _cost(cost_usd: float, is_cost_unknown: object) -> str:
+    """A cost; `is_cost_unknown` is true, or has the models without a price."""
+    text = prices.describe_cost(cost_usd, is_cost_unknown=bool(is_cost_unknown))
     return text if text == "unknown" else f"${text}"
 
 
