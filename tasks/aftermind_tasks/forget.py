@@ -1,4 +1,4 @@
-"""After a forget: summaries and profiles that used deleted episodes are rebuilt from the remaining ones."""
+"""After a forget or an undo: summaries and profiles that used the episodes are rebuilt from the remaining ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from aftermind_tasks.runtime import Runtime
 
 
 async def run(runtime: Runtime, leases: Sequence[Lease]) -> Mapping[JobId, Outcome]:
-    """Enqueue the jobs that rebuild them. The forget itself has deleted the content, in its transaction."""
+    """Enqueue the jobs that rebuild them. The forget or undo itself has deleted the content, in its transaction."""
     return {lease.job.id: await _rebuild(runtime, lease) for lease in leases}
 
 

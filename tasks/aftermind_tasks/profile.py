@@ -138,8 +138,9 @@ def _traits(
 ) -> dict[str, Trait | None]:  # Any: as above
     """The traits that the answer sets; an empty list deletes one: nothing of it is true any more.
 
-    Messages that are read again, after a forget, change no trait that rests on them, nor do older messages than its own
-    change a text or a number. With `keep_old` these are in the result too, if anything else is.
+    Messages that are read again, after a forget or an undo, change no trait that rests on them. Nor do older messages
+    than its own change a text or a number, or take something out of a list. With `keep_old` these are in the result
+    too, if anything else is.
     """
     old: dict[str, Trait | None] = {}
     values: Mapping[str, Json] = answer["values"]
@@ -156,7 +157,9 @@ def _traits(
         if earlier is not None and _is_newer(earlier, seen):
             if isinstance(value, dict) and isinstance(earlier.value, dict):
                 value = {**value, **earlier.value}
-            elif not isinstance(value, list | dict):
+            elif isinstance(value, list) and isinstance(earlier.value, list):
+                value = [*earlier.value, *(each for each in value if each not in earlier.value)]
+            if value == earlier.value or not value or not isinstance(value, list | dict):
                 old[name] = earlier
                 continue
         if earlier is not None and earlier.last_message_at is not None and set(earlier.evidence) & set(evidence):

@@ -392,7 +392,7 @@ def test_what_was_derived_from_a_message_is_undone(shell: Shell) -> None:
     foreseen = shell.must("undo", "--user", "gerd", "--episode", message.group(), "--dry-run")
     done = shell.must("undo", "--user", "gerd", "--episode", message.group())
 
-    assert "1 facts retracted" in foreseen
+    assert "1 fact retracted" in foreseen
     assert "Nothing was changed." in foreseen
     assert "Gotham" in done
     assert "No facts" in shell.must("facts", "--user", "gerd")

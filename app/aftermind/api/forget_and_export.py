@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -14,7 +14,7 @@ from aftermind.api import conversation_history, erasure_delivery_to_redis
 from aftermind.api.items import to_item
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
-from aftermind.facts.bitemporal_resolution import resolve_after_erasure, to_group
+from aftermind.facts.bitemporal_resolution import group_key, resolve_after_erasure, to_group
 from aftermind.indexes.client import IndexClient
 from aftermind.indexes.sync_with_record_store import compare, index_job
 from aftermind.ledger.protocol import DailyUsage, Ledger
@@ -193,17 +193,19 @@ async def erase(
     drew_on = await store.drew_on(tx, stone)
     turns = await _erase_from_ledger(ledger, tx, stone)  # first: deleted rows have no payload
     counts = await store.forget(tx, stone)
-    if drew_on.claims and not stone.is_whole:
-        counts["facts"] += await _resolve_facts(store, tx, stone.owner, drew_on.claims)
-    if not stone.is_whole and (drew_on.sessions or drew_on.evidence):
-        await ledger.enqueue(tx, [rebuilding(stone.owner, drew_on)])
+    if not stone.is_whole:
+        deleted, stated = await _resolve_facts(store, tx, stone.owner, drew_on.claims) if drew_on.claims else (0, ())
+        counts["facts"] += deleted
+        await rebuild(ledger, tx, stone.owner, drew_on, stated)
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
     return Erased(counts, turns, stone, unstored)
 
 
-async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]) -> int:
-    """Compute facts again from the assertions that are left; how many were deleted.
+async def _resolve_facts(
+    store: Store, tx: Transaction, owner: Scope, about: Iterable[tuple[str, str]]
+) -> tuple[int, Sequence[RecordedAssertion]]:
+    """Compute facts again from the assertions that are left; how many were deleted, and these assertions.
 
     Without the key of an encrypted namespace they stay as the deletion left them: it has removed the forgotten times.
     """
@@ -216,7 +218,7 @@ async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Ite
         await store.put_assertions(tx, owner, (), unsaid=())
     except (errors.KeyMissing, errors.Unreadable, errors.InvalidSettings) as exc:
         log.warning("facts are not computed again after an erasure", extra={"error": str(exc)})
-        return 0
+        return 0, ()
     believed = [fact for fact in rows if fact.superseded_at is None]
     deleted, written = resolve_after_erasure(
         groups, believed, assertions, owner=owner, now=await store.now(tx), new_id=lambda: FactId(uuid7())
@@ -225,7 +227,7 @@ async def _resolve_facts(store: Store, tx: Transaction, owner: Scope, about: Ite
     await store.add_facts(tx, written)
     gone = {fact.id for fact in deleted} - {fact.id for fact in written}
     await store.delete_items(tx, owner, [feedback_name(fact_id) for fact_id in gone])
-    return len(gone)
+    return len(gone), assertions
 
 
 async def export(parts: Parts, owner: Scope, *, vectors: bool = False) -> Export:
@@ -304,16 +306,34 @@ def _audit_detail(stone: Tombstone) -> dict[str, Json]:
     return {name: value for name, value in asked.items() if value is not None} or {"everything": True}
 
 
-def rebuilding(owner: Scope, drew_on: DrewOn) -> NewJob:
-    """The job that rebuilds summaries and traits that used deleted content, from the remaining content."""
+async def rebuild(
+    ledger: Ledger,
+    tx: Transaction,
+    owner: Scope,
+    drew_on: DrewOn,
+    left: Iterable[RecordedAssertion],
+    *,
+    without: Collection[EpisodeId] = (),
+) -> None:
+    """Enqueue the job that rebuilds summaries and traits that used withdrawn content, from the remaining content.
+
+    A trait records only the messages of its present value, and a removed one none. Therefore the sources of every
+    assertion `left` that the withdrawn ones could have ended or repeated are read again too, except those in `without`.
+    """
+    groups = {to_group(subject, predicate) for subject, predicate in drew_on.claims}
+    stated = {source for one in left if group_key(one.claim) in groups for source in one.claim.sources}
+    evidence = sorted({*drew_on.evidence, *stated}.difference(without))
+    if not drew_on.sessions and not evidence:
+        return
     job_id = JobId(uuid7())
-    return NewJob(
+    job = NewJob(
         id=job_id,
         kind=JobKind.FORGET,
         scope=owner,
-        payload={"sessions": list(drew_on.sessions), "evidence": [str(each) for each in drew_on.evidence]},
+        payload={"sessions": list(drew_on.sessions), "evidence": [str(each) for each in evidence]},
         effect_key=str(job_id),
     )
+    await ledger.enqueue(tx, [job])
 
 
 def episode_id(given: object) -> EpisodeId:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from aftermind import errors
-from aftermind.api.forget_and_export import episode_id, rebuilding
+from aftermind.api.forget_and_export import episode_id, rebuild
 from aftermind.api.memory_services import Parts
 from aftermind.db.database_protocol import Transaction
 from aftermind.facts.undo import undo as decided
@@ -24,8 +24,9 @@ class UndoResult:
     """Result of an undo, or with `dry_run` its forecast.
 
     `retracted` are facts with no other source; `restored` are facts that are valid again. `summaries` and `traits`
-    count those that are rebuilt from the rest. `mined_again` counts the episodes that a model saw together with the
-    undone ones: facts from those are retracted too, and extracted again.
+    count those that used the episodes: they are deleted, and jobs rebuild them from the rest. The jobs also bring back
+    traits that the episodes had removed; these are not counted. `mined_again` counts the episodes that a model saw
+    together with the undone ones: facts from those are retracted too, and extracted again.
     """
 
     episodes: int = 0
@@ -76,12 +77,11 @@ async def _undo(parts: Parts, tx: Transaction, owner: Scope, ids: list[EpisodeId
     rows = await store.facts(tx, owner, history=True, limit=1_000_000)
     said = await store.recorded_assertions(tx, owner)
     beside = await store.list_batch_neighbours(tx, owner, ids)
+    drew_on = await _drew_on(store, tx, owner, frozenset(ids), beside)
     changes = decided(rows, frozenset(ids), beside=beside.mined, said=said, owner=owner, now=now, new_id=_new_id)
     await apply_fact_changes.write(store, tx, owner, changes, at=now)
-    drew_on = await _drew_on(store, tx, owner, frozenset(ids), beside)
     counts = await store.undo(tx, owner, ids, beside=beside)
-    if drew_on.sessions or drew_on.evidence:
-        await parts.ledger.enqueue(tx, [rebuilding(owner, drew_on)])
+    await rebuild(parts.ledger, tx, owner, drew_on, said, without=ids)
     if beside.sessions:
         jobs = [_mining(owner, session_id) for session_id in beside.sessions]
         await parts.ledger.debounce(tx, jobs, quiet=timedelta(0), at_most=timedelta(0))
@@ -106,7 +106,7 @@ async def _drew_on(
     if not beside.profiled:
         return direct
     wider = await store.drew_on(tx, Tombstone(owner=owner, ids=ids | beside.profiled))
-    return DrewOn(sessions=direct.sessions, evidence=tuple(sorted({*wider.evidence, *beside.profiled})))
+    return replace(wider, sessions=direct.sessions, evidence=tuple(sorted({*wider.evidence, *beside.profiled})))
 
 
 def _mining(owner: Scope, session_id: str | None) -> NewJob:

@@ -36,9 +36,10 @@ def undo(
     for word, facts in (("retracted", done.retracted), ("restored", done.restored)):
         for fact in facts:
             out.print(f"{word}: {escape(fact.text)}")
+    summaries = "1 summary" if done.summaries == 1 else f"{done.summaries:,} summaries"
     out.print(
-        f"{len(done.retracted)} facts retracted, {len(done.restored)} restored, {done.summaries} summaries and "
-        f"{done.traits} traits {'would be' if dry_run else 'are'} rebuilt."
-        + (" Nothing was changed." if dry_run else "")
+        f"{terminal.count_of(len(done.retracted), 'fact')} retracted, {len(done.restored):,} restored, {summaries} and "
+        f"{terminal.count_of(done.traits, 'trait')} deleted. "
+        + ("Nothing was changed." if dry_run else "Jobs rebuild summaries and traits from the other messages.")
     )
     return done

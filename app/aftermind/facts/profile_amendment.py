@@ -58,13 +58,14 @@ def amended_traits(
 
 def updated_traits(
     profile: Profile, rows: Sequence[Fact], *, now: datetime, fitted: Fitted, follows_facts: bool = False
-) -> Mapping[str, Trait]:
+) -> Mapping[str, Trait | None]:
     """The traits that a newer fact replaces, with its object.
 
     These are traits of the user that are named as a predicate with one value at a time. The fact is newer if it begins
     after the last message of the trait, or if a call has changed the trait since. `rows` are all facts of the user.
     With `follows_facts` so is every other value whose messages are sources of facts of the predicate: the traits are
-    made by the rules of the facts, which have times.
+    made by the rules of the facts, which have times. Lists then lose objects of facts that are over, so that an old
+    message that is read again does not bring back what a later one has ended; None if nothing is left.
     A trait keeps its value where the object does not fit its type, as it does where a profiler's value does not fit.
     """
     current = {
@@ -76,8 +77,13 @@ def updated_traits(
     read: dict[str, set[EpisodeId]] = {}
     for row in rows if follows_facts else ():
         read.setdefault(row.predicate, set()).update(row.sources)
-    found = {}
+    found = dict[str, Trait | None]()
     for name, trait in profile.traits.items():
+        is_of_facts = read.get(predicates.canonical(name.rpartition(" ")[2]), set()).issuperset(trait.evidence)
+        if follows_facts and is_of_facts and isinstance(trait.value, list):
+            left = [each for each in trait.value if not _is_over(name, each, rows, now=now)]
+            if len(left) < len(trait.value):
+                found[name] = replace(trait, value=left) if left else None
         if follows_facts and (text := _dated_by_facts(trait, predicates.canonical(name), rows)) != trait.value:
             found[name] = replace(trait, value=text)
         fact, last = current.get(predicates.canonical(name)), trait.last_message_at
@@ -94,6 +100,20 @@ def updated_traits(
             if isinstance(value, type(trait.value)) and value != trait.value:
                 found[name] = replace(trait, value=value, evidence=fact.sources, last_message_at=None)
     return found
+
+
+def _is_over(name: str, value: Json, rows: Sequence[Fact], *, now: datetime) -> bool:
+    """Whether there were facts of this object of a trait, and all were retracted or have ended."""
+    speaker, _, predicate = name.rpartition(" ")
+    about = [
+        row
+        for row in rows
+        if row.predicate == predicates.canonical(predicate)
+        if predicates.same_text(row.subject, speaker or USER) and predicates.same_text(row.object, str(value))
+    ]
+    return bool(about) and all(
+        row.superseded_at is not None or (row.valid_to is not None and row.valid_to <= now) for row in about
+    )
 
 
 def _dated_by_facts(trait: Trait, predicate: str, rows: Sequence[Fact]) -> Json:

@@ -76,6 +76,23 @@ async def test_everything_derived_from_a_message_is_undone(opened: Opened, provi
         assert believed >= {"Evil Savings", "Gotham"}, "what was believed once can still be asked for"
 
 
+async def test_a_trait_of_a_model_that_the_message_replaced_is_made_again(
+    opened: Opened, provider: ScriptedOpenAI, user: str
+) -> None:
+    async with opened(**AT_ONCE) as learnt:
+        poison = await poisoned(learnt, provider, user)
+        before = await learnt.memory.profile(user_id=user)
+        await learnt.memory.undo(poison, user_id=user)
+        await learnt.settle()
+        after = await learnt.memory.profile(user_id=user)
+        [home, _] = await learnt.memory.history(user_id=user)
+
+    assert before is not None
+    assert [str(each) for each in before.traits["turns_seen"].evidence] == [poison]
+    assert after is not None
+    assert after.traits["turns_seen"].evidence == (home.id,)
+
+
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical", "recency"])
 async def test_what_was_undone_takes_no_place_of_what_may_be_shown(
     opened: Opened, provider: ScriptedOpenAI, user: str, mode: RecallMode
