@@ -196,7 +196,9 @@ async def erase(
     if not stone.is_whole:
         deleted, stated = await _resolve_facts(store, tx, stone.owner, drew_on.claims) if drew_on.claims else (0, ())
         counts["facts"] += deleted
-        await rebuild(ledger, tx, stone.owner, drew_on, stated)
+        # The oldest messages have replaced nothing that is left, and retention deletes such ones each day.
+        are_oldest = stone.before is not None and stone.session_id is None and not stone.ids
+        await rebuild(ledger, tx, stone.owner, drew_on, () if are_oldest else stated)
     if is_indexed:
         await ledger.enqueue(tx, [index_job(stone.owner, sorted(stone.ids) or None)])
     return Erased(counts, turns, stone, unstored)
