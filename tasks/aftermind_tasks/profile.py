@@ -122,15 +122,20 @@ async def _corrected(
     """
     rows = await runtime.store.facts(tx, owner, history=True, limit=EVERY_FACT)
     now = runtime.clock.utc_now()
-    profile = Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
     is_by_rules = runtime.profiler is not None and runtime.profiler.name == RULES
     fitted = (runtime.profile_schema or ANY_TRAITS).fitted
+    amended: Mapping[str, Trait | None] = {}
+    if ended := {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}:
+        said = await runtime.store.recorded_assertions(tx, owner, ended)
+        over = replaced_by_calls(rows, said, ids)
+        amended = amended_traits(_profile(owner, traits), over, rows, now=now, fitted=fitted)
+    profile = _profile(owner, {**traits, **amended})
     newer = updated_traits(profile, rows, now=now, fitted=fitted, follows_facts=is_by_rules)
-    ended = {row.subject for row in rows if row.superseded_at is not None and not set(ids).isdisjoint(row.sources)}
-    if not ended:
-        return newer
-    said = await runtime.store.recorded_assertions(tx, owner, ended)
-    return {**amended_traits(profile, replaced_by_calls(rows, said, ids), rows, now=now, fitted=fitted), **newer}
+    return {**amended, **newer}
+
+
+def _profile(owner: Scope, traits: Mapping[str, Trait | None]) -> Profile:
+    return Profile(scope=owner, traits={name: trait for name, trait in traits.items() if trait is not None})
 
 
 def _traits(
