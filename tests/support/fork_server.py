@@ -66,6 +66,7 @@ IMPORTED = (
     "openai.resources.embeddings",
     "rich.progress",
     "sqlalchemy.dialects.sqlite.aiosqlite",
+    "tests.support.openapi_document",
     "uvicorn",
 )
 # Read by an interpreter before it runs any code, and by prometheus_client when it is imported.

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from aftermind import Settings
-from aftermind.web import create_app
+from aftermind.web.app import create_routes
 
-DOCUMENT: dict[str, Any] = create_app(Settings(database_url="inmemory")).openapi()  # Any: JSON
+DOCUMENT: dict[str, Any] = create_routes().openapi()  # Any: JSON

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import REGISTRY
+from starlette.types import Lifespan
 
 import aftermind
 from aftermind import errors
@@ -58,22 +59,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             announcing.cancel()
             await asyncio.gather(announcing, pulse.close(), shared.close(), return_exceptions=True)
 
-    app = FastAPI(
-        title="Aftermind",
-        summary="Agent memory whose writes happen after the answer.",
-        version=aftermind.__version__,
-        lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
-        openapi_url="/v1/openapi.json",
-        redirect_slashes=False,  # such a redirect leads to the host that the request's Host header names
-    )
+    app = create_routes(lifespan)
     redis = address_resolution.resolve(settings).redis
     link = None if redis is None else RedisLink(redis, timeout=settings.redis_timeout_seconds, name="aftermind-web")
     keys = Keys(settings.redis_prefix) if link is None else link.keys(settings.redis_prefix)
     shared = SharedRate(link, keys)
     app.state.memory, app.state.door = memory, Authenticator(memory, shared)
-    problem_details.install(app)
     max_bytes = 2 * max(settings.turn_max_bytes, STATE_BYTES) + BODY_FLOOR
     limits = CallerLimits(
         max_requests=settings.web_requests_per_key,
@@ -98,10 +89,26 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID"],
             expose_headers=["ETag", "Location", "Retry-After"],
         )
+    return app
+
+
+def create_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+    """Create an application of all routes and their OpenAPI document, without a memory to serve them from."""
+    app = FastAPI(
+        title="Aftermind",
+        summary="Agent memory whose writes happen after the answer.",
+        version=aftermind.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+        redirect_slashes=False,  # such a redirect leads to the host that the request's Host header names
+    )
+    problem_details.install(app)
     app.get("/healthz", include_in_schema=False)(healthz)
     app.get("/readyz", include_in_schema=False)(readyz)
     app.include_router(metrics.router)
-    app.include_router(routes.router())
+    routes.install(app)
     screens.install(app)
     openapi_document.install(app)
     return app

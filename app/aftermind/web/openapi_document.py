@@ -13,20 +13,24 @@ from aftermind.web.problem_details import Problem
 
 RIGHT = "x-required-right"  # of an operation
 
+_document: dict[str, Any] | None = None  # of each application of this process: they have the same routes
+
 
 def install(app: FastAPI) -> None:
     """Extend the document of an application."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is not None:
-            return app.openapi_schema
+        global _document
+        if _document is not None:
+            return _document
         whole = described()
         schemas = whole["components"]["schemas"]
         for name, schema in ({"Problem": Problem.model_json_schema()} | event_schemas()).items():
             schemas.setdefault(name, schema)
         for path, method, right in _rights():
             whole["paths"][path][method][RIGHT] = right.value
+        _document = whole
         return whole
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema

@@ -12,8 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import pytest
 from fastapi.routing import APIRoute
 
-from aftermind import Settings
-from aftermind.web import create_app
+from aftermind.web.app import create_routes
 from tests.support.deployed_service import Service
 from tests.support.openapi_document import DOCUMENT
 
@@ -166,7 +165,7 @@ def _screens() -> dict[str, list[str]]:
             elif inner is not None:
                 add(inner.routes)
 
-    add(create_app(Settings(database_url="inmemory")).routes)
+    add(create_routes().routes)
     return {path: fields for path, fields in found.items() if fields}
 
 

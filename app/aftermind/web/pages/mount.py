@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
@@ -65,10 +65,8 @@ class _Static(StaticFiles):
 def install(app: FastAPI) -> None:
     """Add every screen and what they are drawn with."""
     app.mount("/static", _Static(directory=STATIC), name="static")
-    screens = APIRouter(include_in_schema=False, route_class=rendering.PageRoute)
     for each in SCREENS:
-        screens.include_router(each.router)
-    app.include_router(screens)
+        app.include_router(each.router, include_in_schema=False)
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.get("/favicon.ico", include_in_schema=False)(favicon)
 

@@ -1,6 +1,6 @@
 """The JSON API, one file per resource. The path names the user, the API key determines the namespace."""
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
 from aftermind import errors
@@ -64,11 +64,15 @@ async def refuse_unknown_parameters(request: Request) -> None:
             raise errors.InvalidQuery(name, value, f"the endpoint has no such parameter. {hint}")
 
 
-def router() -> APIRouter:
-    """All of them."""
-    made = APIRouter(
-        prefix=VERSION, responses=problem_details.RESPONSES, dependencies=[Depends(refuse_unknown_parameters)]
-    )
+def install(app: FastAPI) -> None:
+    """Add all of them.
+
+    Each to the application: with a router between them FastAPI would match every request once more.
+    """
     for each in MODULES:
-        made.include_router(each.router)
-    return made
+        app.include_router(
+            each.router,
+            prefix=VERSION,
+            responses=problem_details.RESPONSES,
+            dependencies=[Depends(refuse_unknown_parameters)],
+        )
