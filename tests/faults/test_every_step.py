@@ -16,6 +16,7 @@ from aftermind.wire.redis.client import RedisLink
 from aftermind.wire.redis_epoch import ensure_epoch
 from aftermind.wire.redis_keys import Keys
 from tests.support.proxy import Side, StepCounter, proxy_to
+from tests.support.psql_session import PsqlSession
 from tests.support.servers import Database, psql_async
 from tests.support.stored_turns import keep, said
 from tests.support.valkey import Valkey
@@ -40,6 +41,7 @@ class Stage:
     database: Database
     valkey: Valkey
     folder: Path
+    session: PsqlSession  # asked several times for each step
 
     @asynccontextmanager
     async def acting(self) -> AsyncIterator[tuple[Memory, StepCounter]]:
@@ -68,7 +70,7 @@ class Stage:
         return (await self.reading.recall(QUESTION, user_id=user)).text
 
     async def ask(self, query: str) -> str:
-        return await psql_async(self.database.url, query)
+        return await asyncio.to_thread(self.session.run, query)
 
 
 def settings_of(database: Database, redis_url: str, state_dir: Path) -> Settings:
@@ -92,7 +94,9 @@ async def stage(database: Database, valkey: Valkey, tmp_path: Path) -> AsyncIter
     await primary.close()
     await link.close()
     async with Memory(settings=settings_of(database, valkey.url, tmp_path / "reading")) as reading:
-        yield Stage(reading, database, valkey, tmp_path)
+        session = PsqlSession(database.url)
+        yield Stage(reading, database, valkey, tmp_path, session)
+        session.end()
 
 
 @asynccontextmanager
