@@ -218,7 +218,7 @@ class Receipt:
                 async with asyncio.timeout(LAST_READ_SECONDS):
                     status = await self.status()
             except (errors.Unavailable, TimeoutError):
-                return "unknown, since the store does not answer"
+                return "unknown, since the store does not answer in time"
         return f"{status.of(step)} ({status.why})" if status.why else str(status.of(step))
 
 

@@ -37,7 +37,8 @@ class _Environment(EnvSettingsSource):
     def __call__(self) -> dict[str, Any]:  # Any: pydantic's own
         fields = self.settings_cls.model_fields.items()
         given = {name: each for name, each in fields if _variable(name, each).lower() in self.env_vars}
-        return {_argument(name, field): self._read(name, field) for name, field in given.items()}
+        read = {_argument(name, field): self._read(name, field) for name, field in given.items()}
+        return {name: value for name, value in read.items() if value is not None}  # `null` in JSON
 
     def _read(self, name: str, field: FieldInfo) -> Any:  # Any: as above
         value, _, is_complex = self.get_field_value(field, name)
@@ -45,6 +46,13 @@ class _Environment(EnvSettingsSource):
             return self.prepare_field_value(name, field, value, is_complex)
         except ValueError as exc:
             raise SettingsError(f'error parsing value for field "{name}"') from exc
+
+
+def _options(source: PydanticBaseSettingsSource) -> dict[str, Any]:  # Any: pydantic's own
+    """How a source reads the environment, by its class or by `_env_prefix=…` and the like of a call."""
+    return {
+        name: value for name, value in vars(source).items() if name.startswith(("env_", "case_")) and name != "env_vars"
+    }
 
 
 class _Files(PydanticBaseSettingsSource):
@@ -343,7 +351,14 @@ class Settings(BaseSettings):
         dotenv = dotenv_settings.env_vars if isinstance(dotenv_settings, DotEnvSettingsSource) else {}
         _warn_of_unknown_variables([*os.environ, *dotenv], settings_cls.model_fields)
         of_dotenv = (dotenv_settings,) if dotenv else ()
-        return init_settings, _Environment(settings_cls), _Files(settings_cls, dotenv), *of_dotenv
+        environment = _Environment(settings_cls)
+        is_usual = settings_cls is Settings and _options(env_settings) == _options(environment)
+        return (
+            init_settings,
+            environment if is_usual else env_settings,
+            _Files(settings_cls, dotenv),
+            *of_dotenv,
+        )
 
     # connections and state
     database_url: SecretStr | None = Field(

@@ -41,7 +41,7 @@ async def test_a_receipt_gives_up_by_its_timeout_and_says_that_the_state_is_unkn
     receipt = await memory.remember("The bees live behind the barn.", user_id="alice")
     proxy.blackhole()
 
-    with pytest.raises(errors.ReceiptTimeout, match="unknown, since the store does not answer"):
+    with pytest.raises(errors.ReceiptTimeout, match="unknown, since the store does not answer in time"):
         await receipt.stored(timeout=0.1)
 
 

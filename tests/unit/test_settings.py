@@ -107,3 +107,19 @@ def test_a_misspelt_variable_is_logged_once_with_the_right_name(
         "AFTERMIND_RECALL_TOKENS_BUDGET is ignored: there is no such setting. "
         "Did you mean AFTERMIND_RECALL_TOKEN_BUDGET?",
     ]
+
+
+def test_null_as_the_json_of_a_setting_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFTERMIND_REPLICA_URLS", "null")
+    monkeypatch.setenv("AFTERMIND_REPLAY_MODELS", "null")
+
+    assert Settings().replica_urls == ()
+    assert Settings().replay_models == Settings.model_fields["replay_models"].get_default(call_default_factory=True)
+
+
+def test_options_of_pydantic_hold_for_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AFTERMIND_NAMESPACE", "usual")
+    monkeypatch.setenv("OTHER_NAMESPACE", "other")
+
+    assert Settings().namespace == "usual"
+    assert Settings(_env_prefix="OTHER_").namespace == "other"  # type: ignore[call-arg]

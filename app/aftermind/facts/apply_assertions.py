@@ -69,7 +69,8 @@ class Folding:
             ended = [fact for fact in about if fact.valid_to is None]
             if any(earliest <= effective_start(fact) <= latest for fact in ended):
                 return replace(claim, valid_to=latest)
-            starts = [effective_start(fact) for fact in ended if fact.id in self._undated]
+            # Without its object it may be the end of an earlier job: "I quit my job last year and joined Acme".
+            starts = [effective_start(fact) for fact in ended if claim.object and fact.id in self._undated]
             is_before = any(latest < start <= min(latest + SHORTLY, claim.said_at) for start in starts)
             return replace(claim, valid_to=claim.said_at) if is_before else claim
         if claim.cardinality is not Cardinality.SINGLE:

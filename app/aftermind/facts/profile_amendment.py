@@ -49,8 +49,13 @@ def amended_traits(
                     value = fitted(name, value)
                     if value is None and not is_quoted:
                         value = fitted(name, _amended(trait.value, old.object, None, is_named=is_named))
+                    # Without the messages of the new object as evidence, it would outlast their deletion.
+                    stated = [each for row in current if row.object == new for each in row.sources]
+                    evidence = tuple(dict.fromkeys([*trait.evidence, *stated]))
                     amended[name] = (
-                        None if value in (None, [], {}) else replace(trait, value=value, last_message_at=None)
+                        None
+                        if value in (None, [], {})
+                        else replace(trait, value=value, evidence=evidence, last_message_at=None)
                     )
         traits = {name: trait for name, trait in {**traits, **amended}.items() if trait is not None}
     return amended
@@ -117,15 +122,18 @@ def _is_over(name: str, value: Json, rows: Sequence[Fact], *, now: datetime) -> 
 
 
 def _dated_by_facts(trait: Trait, predicate: str, rows: Sequence[Fact]) -> Json:
-    """A value like "no longer Acme since 2026-03-02" with the end that the fact has."""
+    """A value like "no longer Acme since 2026-03-02" with the end that the fact has; the object if it has none."""
     over = _NO_LONGER.fullmatch(trait.value) if isinstance(trait.value, str) else None
-    ends = [
-        row.valid_to
+    about = [
+        row
         for row in rows
         if over is not None and row.superseded_at is None and row.subject == USER and row.predicate == predicate
-        if row.valid_to is not None and predicates.same_text(row.object, over["object"])
+        if predicates.same_text(row.object, over["object"])
     ]
-    return f"no longer {over['object']} since {max(ends).date()}" if over is not None and ends else trait.value
+    if over is None or not about:
+        return trait.value
+    ends = [row.valid_to for row in about if row.valid_to is not None]
+    return over["object"] if len(ends) < len(about) else f"no longer {over['object']} since {max(ends).date()}"
 
 
 def replaced_by_calls(

@@ -1,6 +1,7 @@
 """The OpenAPI document of the JSON API: FastAPI's, with errors, events and the right that each operation needs."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,7 +14,7 @@ from aftermind.web.problem_details import Problem
 
 RIGHT = "x-required-right"  # of an operation
 
-_document: dict[str, Any] | None = None  # of each application of this process: they have the same routes
+_documents: dict[tuple[str, ...], dict[str, Any]] = {}  # by the routes of an application: those of a process are alike
 
 
 def install(app: FastAPI) -> None:
@@ -21,16 +22,19 @@ def install(app: FastAPI) -> None:
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
-        global _document
-        if _document is not None:
-            return _document
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        paths = tuple(f"{getattr(each, 'methods', None)} {getattr(each, 'path', '')}" for each in app.routes)
+        if paths in _documents:
+            app.openapi_schema = deepcopy(_documents[paths])
+            return app.openapi_schema
         whole = described()
         schemas = whole["components"]["schemas"]
         for name, schema in ({"Problem": Problem.model_json_schema()} | event_schemas()).items():
             schemas.setdefault(name, schema)
         for path, method, right in _rights():
             whole["paths"][path][method][RIGHT] = right.value
-        _document = whole
+        _documents[paths] = deepcopy(whole)
         return whole
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented method to extend its schema

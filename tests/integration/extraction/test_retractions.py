@@ -159,13 +159,25 @@ async def test_a_reopened_fact_ends_where_the_next_one_begins(memory: Memory) ->
     assert await _facts(memory) == [("Acme", None, 2022), ("Initech", 2022, None)]
 
 
-@pytest.mark.parametrize("end", ["I left Acme last year.", "I quit my job last year."])
-async def test_an_end_shortly_before_the_first_message_is_at_its_own_message(memory: Memory, end: str) -> None:
+@pytest.mark.parametrize(
+    ("end", "ended"),
+    [
+        ("I left Acme last year.", True),
+        ("I quit my job last year and joined Acme.", False),
+        ("I lost my job last year, but I found a new one.", False),
+        ("I quit my job in 2025 and I love my new job.", False),
+    ],
+)
+async def test_an_end_shortly_before_the_first_message_is_of_what_it_names(
+    memory: Memory, end: str, ended: bool
+) -> None:
     for month, text in ((1, "I work at Acme."), (3, end)):
         message = Message.user(text, occurred_at=datetime(2026, month, 20, tzinfo=UTC))
         await memory.remember([message], user_id="ana")
         await memory.drain(user_id="ana", timeout=30)
 
-    [fact] = await memory.facts.history(user_id="ana", predicate="works_at", limit=1)
+    [fact] = [
+        each for each in await memory.facts.history(predicate="works_at", user_id="ana") if not each.superseded_at
+    ]
 
-    assert fact.valid_to == datetime(2026, 3, 20, tzinfo=UTC)
+    assert fact.valid_to == (datetime(2026, 3, 20, tzinfo=UTC) if ended else None)

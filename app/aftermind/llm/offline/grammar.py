@@ -117,6 +117,7 @@ class Grammar:
     past: re.Pattern[str]
     unreal: re.Pattern[str]
     reported: re.Pattern[str]
+    attributed: re.Pattern[str]  # at the end of a sentence: it is of another speaker (", he said")
     questions: re.Pattern[str]
     ended: re.Pattern[str]
     lessened: re.Pattern[str]  # behind an object that has not ended: "I don't speak Dutch much anymore"
@@ -208,6 +209,7 @@ def grammar_of(language: str) -> Grammar:
         nouns_have_capitals=data.get("nouns_have_capitals", False),
         lessened=_pattern(data.get("lessened", "(?!)")),
         greeting=_pattern(_expanded(data.get("greeting", "(?!)"), macros)),
+        attributed=_pattern(data.get("attributed", "(?!)")),
         sequel=_pattern(rf"(?:{data['sequel']}) *$"),
         main_clause=_main_clause(data, words["first_person"], words["articles"]),
         other_clause=_pattern(rf"(?P<relative>, (?:{data['relatives']})(?!\w))|,? (?:{data['other_clauses']})(?!\w)"),

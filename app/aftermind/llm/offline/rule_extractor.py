@@ -214,7 +214,9 @@ class _Sentence:
                     yield rule, match
 
     def _statement(self) -> str:
-        """The sentence without a question that it ends in; nothing where it is a question."""
+        """The sentence without a question that it ends in; nothing where it is a question, or of another speaker."""
+        if self._grammar.attributed.search(self._whole):
+            return ""
         if not self._whole.rstrip().endswith("?"):
             return self._whole
         places = list(_TAIL.finditer(self._whole.rstrip(" ?")))
