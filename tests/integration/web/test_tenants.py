@@ -73,6 +73,7 @@ def test_the_list_has_every_namespace_with_users_jobs_and_costs(
     assert "$5.7500" in all_costs
     assert (ours.unpriced_models, theirs.unpriced_models) == ((), ("unpriced",))
     assert "$4.0000 + unknown" in page
+    assert "limit 300" in page, "the budget of tokens of its namespace"
     assert "$5.7500 + unknown" in all_costs, "of the range"
     assert "$4.2500 + unknown" in all_costs, "of today"
     assert "no budget of dollars counts it: unpriced." in all_costs
