@@ -68,7 +68,7 @@ _ABOUT_END = re.compile(
 # cities").
 _BEFORE = re.compile(
     r"^(?!.*\b(?:all|(?:which|what) (?!was\b|is\b|does\b)\w+s)\b).*"
-    r"\b(?:before|prior to|vor|avant|antes de) (?:(?:moving|going|joining|to|in|at|the|my|nach|bei|à|chez|en) )*",
+    r"\b(?:before|prior to|vor|avant|antes de) (?:(?:moving|joining|to|in|at|the|my|nach|bei|à|chez|en) )*",
     re.IGNORECASE | re.DOTALL,
 )
 _IN_THE_PAST = re.compile(r"\b(?:did|was|were|had)\b", re.IGNORECASE)

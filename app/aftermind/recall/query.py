@@ -73,7 +73,7 @@ class RecallOptions(TypedDict, total=False):
     rerank: bool
 
 
-_FOR_A_LIVING = re.compile(r"\bfor (?:a|my) living\b(?! (?:wage|room|trust|will))", re.IGNORECASE)  # no form of "live"
+_FOR_A_LIVING = re.compile(r"\bfor (?:a|my) living\b(?! (?:wage|trust|will))", re.IGNORECASE)  # no form of "live"
 _DEFAULTS: RecallOptions = {
     "token_budget": 1_000,
     "mode": "hybrid",
