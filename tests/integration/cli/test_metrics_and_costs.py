@@ -116,4 +116,4 @@ def test_costs_are_added_up_by_what_is_asked_for(database: Database, run: Run) -
         ("extract", 4, 2.0),
         ("profile", 4, 2.0),
     ]
-    assert [each.keys() for each in as_json["--by", "user"]] == [{"user", "spent"}] * 2
+    assert [each.keys() for each in as_json["--by", "user"]] == [{"user", "spent", "is_cost_unknown"}] * 2

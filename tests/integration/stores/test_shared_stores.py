@@ -99,15 +99,17 @@ async def test_a_subscriber_hears_events_of_another_process(url: str, tmp_path: 
 async def test_turns_of_a_session_are_in_the_order_in_which_processes_accepted_them(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    step = InProcessQueue._step
+
     async def find_nothing(queue: InProcessQueue) -> bool:
         return False
 
+    monkeypatch.setattr(InProcessQueue, "_step", find_nothing)  # before a step could begin that claims the first turn
     async with memory_at(url, tmp_path) as here, memory_at(url, tmp_path) as there:
         ledger = here._parts.ledger
-        with monkeypatch.context() as patch:
-            patch.setattr(InProcessQueue, "_step", find_nothing)
-            first = await here.remember("first", user_id="alice", session_id="s")
-            (slow,) = await ledger.claim(JobKind.STORE, worker="slow", for_=timedelta(seconds=PATIENCE_SECONDS))
+        first = await here.remember("first", user_id="alice", session_id="s")
+        (slow,) = await ledger.claim(JobKind.STORE, worker="slow", for_=timedelta(seconds=PATIENCE_SECONDS))
+        monkeypatch.setattr(InProcessQueue, "_step", step)
         second = await there.remember("second", user_id="alice", session_id="s")
         await second.stored(timeout=PATIENCE_SECONDS)
 
