@@ -1,4 +1,4 @@
-"""A database of the module, and a model that answers by script."""
+"""A memory without servers, a database of the module, and a model that answers by script."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from aftermind import Memory, Settings
 from tests.support.learning import Learning, learning
 from tests.support.scripted_openai import ScriptedOpenAI, scripted_openai
 from tests.support.servers import Database, Servers
@@ -19,6 +20,15 @@ def shared_database(servers: Servers) -> Iterator[Database]:
     made = servers.create_database()
     yield made
     servers.drop_database(made)
+
+
+@pytest.fixture(params=["inmemory", "sqlite"])
+async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Memory]:
+    """A memory without servers."""
+    settings = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
+    url = "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path / 'memory.db'}"
+    async with Memory(url, settings=settings) as one:
+        yield one
 
 
 @pytest.fixture

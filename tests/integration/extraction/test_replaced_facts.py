@@ -1,14 +1,13 @@
 """`why(fact).replaced`: the same facts, whichever messages were extracted together."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from aftermind import Fact, Memory, Message, Settings
+from aftermind import Fact, Memory, Message
 from tests.support.learning import Learning
 
 
@@ -48,15 +47,6 @@ STATED = {
     ),
 }
 BATCHES = [[3], [1, 2], [2, 1], [1, 1, 1]]
-
-
-@pytest.fixture(params=["inmemory", "sqlite"])
-async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Memory]:
-    """A memory without servers."""
-    settings = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
-    url = "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path / 'memory.db'}"
-    async with Memory(url, settings=settings) as one:
-        yield one
 
 
 async def _replaced(memory: Memory, fact: Fact) -> list[str]:

@@ -1,24 +1,13 @@
 """Retractions and ends of facts of one predicate: two stays in one place, and what a retracted fact had ended."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from aftermind import Fact, Memory, Message, Settings
+from aftermind import Fact, Memory, Message
 
 SAID = ["I live in Leeds.", "I moved to York.", "I moved back to Leeds."]
 FIRST, YORK, SECOND = ("Leeds", 2020, 2021), ("York", 2021, 2022), ("Leeds", 2022, None)
-
-
-@pytest.fixture(params=["inmemory", "sqlite"])
-async def memory(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Memory]:
-    """A memory without servers."""
-    settings = Settings(embedder="hash", extractor="rules", extract_quiet_seconds=0)
-    url = "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path / 'memory.db'}"
-    async with Memory(url, settings=settings) as one:
-        yield one
 
 
 async def _learn(memory: Memory, *texts: str, start: int = 2020) -> None:
